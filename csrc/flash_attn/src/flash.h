@@ -38,7 +38,7 @@ typedef struct Flash_fwd_params {
     float softmax_scale;
     float softmax_scale_log2;   // softmax_scale * log2(e)
     int32_t num_m_blocks;       // ceil(seqlen_q / kBlockM)
-    int32_t heads_per_section;  // (batch, head) pairs whose keys and values share the L2 cache; see tile_scheduler.h
+    int32_t heads_per_section;  // (batch, head) pairs that run side by side; see tile_scheduler.h
 } Flash_fwd_params;
 
 FLASH_STATIC_ASSERT(sizeof(Flash_fwd_params) == 176, "Flash_fwd_params must have the same layout everywhere");

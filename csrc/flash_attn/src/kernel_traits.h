@@ -1,0 +1,75 @@
+// What a tile is: its sizes, its layout in shared memory, and how many of it an SM is meant to hold.
+#pragma once
+
+#include <cstdint>
+
+namespace flash {
+
+struct True { static constexpr bool value = true; };
+struct False { static constexpr bool value = false; };
+
+// A (rows, head_dim) tile of 16-bit elements in shared memory. Rows lie one after another; within a row, 16-byte
+// chunks are permuted by the row (XOR), so that the eight rows an ldmatrix reads, or eight rows of one column that
+// eight lanes write, fall into different banks. Head dimensions that are no multiple of 64 permute groups of 4 chunks
+// instead of 8: two rows then share a 128-byte line of banks, so the permutation changes every second row.
+template <int kHeadDim>
+struct Smem_layout {
+    static_assert(kHeadDim % 32 == 0, "a row must be whole permuted groups of chunks");
+    static constexpr int kChunksPerGroup = kHeadDim % 64 == 0 ? 8 : 4;
+    static constexpr int kGroupBytes = kChunksPerGroup * 16;
+    static constexpr int kGroups = kHeadDim / (kChunksPerGroup * 8);
+    static constexpr int kRowBytes = kHeadDim * 2;
+
+    static __forceinline__ __device__ int permutation(int row) {
+        return kChunksPerGroup == 8 ? row & 7 : (row >> 1) & 3;
+    }
+
+    // Byte offset of a chunk whose index lies in the row's first group.
+    static __forceinline__ __device__ uint32_t offset(int row, int chunk) {
+        return row * kRowBytes + ((chunk ^ permutation(row)) << 4);
+    }
+
+    // Where a lane points ldmatrix in a 16x16 block, as an offset into the tile. The four 8x8 matrices must arrive in the
+    // order in which mma takes them from neighbouring registers. By rows: the two of the first chunk, then those of the
+    // second (Q as operand A, V transposed as operand B). By chunks: the two of the first eight rows, then those of the
+    // last (K as operand B).
+    static __forceinline__ __device__ uint32_t lane_offset_by_rows(int lane) { return offset(lane % 16, lane / 16); }
+    static __forceinline__ __device__ uint32_t lane_offset_by_chunks(int lane) {
+        return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    }
+
+    // The same lane's offset in the 16x16 block `row_block` down and `column_block` to the right.
+    static __forceinline__ __device__ uint32_t at_block(uint32_t lane_offset, int row_block, int column_block) {
+        constexpr int kBlocksPerGroup = kChunksPerGroup / 2;
+        return (lane_offset ^ ((column_block % kBlocksPerGroup) << 5)) +
+               (column_block / kBlocksPerGroup * kGroupBytes + row_block * 16 * kRowBytes);
+    }
+};
+
+template <typename Element_, int kHeadDim_, int kBlockM_, int kBlockN_, int kNWarps_, int kSmemBytes_>
+struct Flash_fwd_kernel_traits {
+    using Element = Element_;
+    using Layout = Smem_layout<kHeadDim_>;
+    static constexpr int kHeadDim = kHeadDim_;
+    static constexpr int kBlockM = kBlockM_;
+    static constexpr int kBlockN = kBlockN_;
+    static constexpr int kNWarps = kNWarps_;
+    static constexpr int kNThreads = kNWarps * 32;
+
+    static constexpr int kRowsPerWarp = kBlockM / kNWarps;
+    static constexpr int kMTiles = kRowsPerWarp / 16;    // 16-row mma tiles a warp holds
+    static constexpr int kSTiles = kBlockN / 8;          // 8-column mma tiles of S
+    static constexpr int kOTiles = kHeadDim / 8;         // 8-column mma tiles of O
+    static_assert(kRowsPerWarp % 16 == 0 && kBlockN % 16 == 0, "tiles are made of 16x16 blocks");
+
+    static constexpr int kSmemQ = kBlockM * Layout::kRowBytes;  // holds O in the epilogue
+    static constexpr int kSmemKV = kBlockN * Layout::kRowBytes;
+    static constexpr int kStages = (kSmemBytes_ - kSmemQ) / (2 * kSmemKV);
+    static_assert((kStages == 1 || kStages == 2) && kSmemBytes_ == kSmemQ + 2 * kStages * kSmemKV,
+                  "smem_bytes in kernels.json must be Q plus one or two stages of K and V");
+
+    static constexpr bool kQInRegisters = kHeadDim <= 64;
+    static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
+};
+
+}  // namespace flash
