@@ -92,11 +92,11 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
 
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int warp_row = warp * Traits::kRowsPerWarp;
-    const int head_k = position.head / (params.nheads / params.nheads_k);
-    const BlockInfo<Is_causal, kBlockM, kBlockN> info(params.seqlen_q, params.seqlen_k, position.m_block);
-    const int rows_left = params.seqlen_q - info.row_begin;
+    const int head_k = position.head / (params.problem.nheads / params.problem.nheads_k);
+    const BlockInfo<Is_causal, kBlockM, kBlockN> info(params.problem.seqlen_q, params.problem.seqlen_k, position.m_block);
+    const int rows_left = params.problem.seqlen_q - info.row_begin;
 
-    const Tile_copy<Traits> copy(thread, params.head_dim);
+    const Tile_copy<Traits> copy(thread, params.problem.head_dim);
     const Element *q = reinterpret_cast<const Element *>(params.q_ptr) + position.batch * params.q.batch +
                        position.head * params.q.head + info.row_begin * params.q.row;
     const Element *k = reinterpret_cast<const Element *>(params.k_ptr) + position.batch * params.k.batch +
@@ -108,7 +108,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
     constexpr int kStageBytes = 2 * Traits::kSmemKV;
 
     const int n_block_max = info.n_block_max();
-    Softmax<kMTiles> softmax(params.softmax_scale_log2);
+    Softmax<kMTiles> softmax(params.problem.scale_log2);
     float acc_o[kMTiles][kOTiles][4] = {};
 
     if (n_block_max > 0) {
@@ -117,13 +117,13 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
         const Element *next_v = copy.source(v, params.v.row) + int64_t(n_block_max - 1) * kBlockN * params.v.row;
         auto load_k = [&](int n_block, auto is_even) {
             copy.template load<kBlockN, decltype(is_even)::value>(smem_kv + n_block % Traits::kStages * kStageBytes, next_k,
-                                                                  params.k.row, params.seqlen_k - n_block * kBlockN);
+                                                                  params.k.row, params.problem.seqlen_k - n_block * kBlockN);
             next_k -= kBlockN * params.k.row;
         };
         auto load_v = [&](int n_block, auto is_even) {
             copy.template load<kBlockN, decltype(is_even)::value>(
                 smem_kv + n_block % Traits::kStages * kStageBytes + Traits::kSmemKV, next_v, params.v.row,
-                params.seqlen_k - n_block * kBlockN);
+                params.problem.seqlen_k - n_block * kBlockN);
             next_v -= kBlockN * params.v.row;
         };
 
@@ -209,7 +209,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
         const int row = warp_row + lane / 4 + r / 2 * 16 + r % 2 * 8;
         if (lane % 4 == 0 && row < rows_left) {
             reinterpret_cast<float *>(params.softmax_lse_ptr)
-                [(int64_t(position.batch) * params.nheads + position.head) * params.seqlen_q + info.row_begin + row] =
+                [(int64_t(position.batch) * params.problem.nheads + position.head) * params.problem.seqlen_q + info.row_begin + row] =
                     lse[r];
         }
     }
@@ -242,7 +242,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
         #pragma unroll
         for (int group = 0; group < Layout::kGroups; ++group) {
             const int column = (group * Layout::kChunksPerGroup + chunk) * 8;
-            if (row < rows_left && column < params.head_dim) {
+            if (row < rows_left && column < params.problem.head_dim) {
                 *reinterpret_cast<uint4 *>(o + row * params.o.row + column) = *reinterpret_cast<const uint4 *>(
                     smem + Layout::offset(row, chunk) + group * Layout::kGroupBytes);
             }

@@ -17,13 +17,13 @@ struct Tile_position {
 };
 
 __forceinline__ __device__ Tile_position tile_position(const Flash_fwd_params &params, int block) {
-    const int pairs = params.batch * params.nheads;
+    const int pairs = params.problem.batch * params.problem.nheads;
     const int section = block / (params.heads_per_section * params.num_m_blocks);
     const int section_begin = section * params.heads_per_section;
     const int section_heads = min(params.heads_per_section, pairs - section_begin);
     const int in_section = block - section_begin * params.num_m_blocks;
     const int pair = section_begin + in_section % section_heads;
-    return {params.num_m_blocks - 1 - in_section / section_heads, pair % params.nheads, pair / params.nheads};
+    return {params.num_m_blocks - 1 - in_section / section_heads, pair % params.problem.nheads, pair / params.problem.nheads};
 }
 
 }  // namespace flash
