@@ -1,0 +1,47 @@
+# Compiles one fatbin a (family, head dimension, dtype) with nvcc and writes the manifest beside them.
+if(CMAKE_GENERATOR MATCHES "Visual Studio|Xcode")
+  message(FATAL_ERROR "The generator \"${CMAKE_GENERATOR}\" can't build fatbins; set CMAKE_GENERATOR=Ninja.")
+endif()
+
+include(FlashAttnToolkit)
+include(FlashAttnArchitectures)
+include(FlashAttnCudaFlags)
+
+set(CMAKE_CUDA_COMPILER "${FLASH_ATTN_NVCC}")
+enable_language(CUDA)
+list(JOIN FLASH_ATTN_SASS ", " _sass)
+message(STATUS "Kernels: nvcc ${FLASH_ATTN_NVCC_VERSION} (${FLASH_ATTN_NVCC}, from ${FLASH_ATTN_NVCC_FROM}), "
+               "SASS ${_sass}, PTX ${FLASH_ATTN_PTX}")
+
+set(_sources ${FLASH_ATTN_FATBINS})
+list(TRANSFORM _sources PREPEND "${FLASH_ATTN_KERNEL_SOURCES_DIR}/")
+list(TRANSFORM _sources APPEND ".cu")
+add_library(flash_attn_fatbins OBJECT ${_sources})
+set_target_properties(flash_attn_fatbins PROPERTIES
+  CUDA_FATBIN_COMPILATION ON
+  CUDA_STANDARD 17
+  CUDA_STANDARD_REQUIRED ON
+  CUDA_EXTENSIONS OFF)
+target_include_directories(flash_attn_fatbins PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/csrc/flash_attn/src")
+target_compile_options(flash_attn_fatbins PRIVATE ${FLASH_ATTN_DEVICE_FLAGS} ${FLASH_ATTN_HOST_FLAGS})
+
+# A file of names, since a command line of them outgrows what Windows takes.
+set(_objects "${FLASH_ATTN_GENERATED_DIR}/fatbins.txt")
+file(GENERATE OUTPUT "${_objects}" CONTENT "$<JOIN:$<TARGET_OBJECTS:flash_attn_fatbins>,\n>\n")
+
+separate_arguments(_extra_flags NATIVE_COMMAND "${CMAKE_CUDA_FLAGS}")
+list(REMOVE_ITEM _extra_flags ${FLASH_ATTN_HOST_FLAGS})
+list(JOIN FLASH_ATTN_SASS "," _sass)
+file(GLOB _device_headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/csrc/flash_attn/src/*")
+set(_outputs ${FLASH_ATTN_FATBINS})
+list(TRANSFORM _outputs PREPEND "${FLASH_ATTN_KERNELS_OUT}/")
+list(TRANSFORM _outputs APPEND ".fatbin")
+add_custom_command(
+  OUTPUT "${FLASH_ATTN_KERNELS_OUT}/manifest.json" ${_outputs}
+  COMMAND ${_manifest_command} write ${_manifest_common} --objects "${_objects}" --toolkit "${FLASH_ATTN_NVCC_VERSION}"
+          --sass "${_sass}" --ptx "${FLASH_ATTN_PTX}" -- -std=c++17 ${FLASH_ATTN_DEVICE_FLAGS} ${_extra_flags}
+  DEPENDS "$<TARGET_OBJECTS:flash_attn_fatbins>" "${_objects}" "${FLASH_ATTN_KERNEL_LIST}" "${FLASH_ATTN_KERNELS_JSON}"
+          "${CMAKE_CURRENT_SOURCE_DIR}/cmake/manifest.py" ${_device_headers}
+  COMMENT "Writing the kernels' manifest"
+  COMMAND_EXPAND_LISTS VERBATIM)
+add_custom_target(flash_attn_kernels ALL DEPENDS "${FLASH_ATTN_KERNELS_OUT}/manifest.json")

@@ -1,0 +1,82 @@
+"""scikit-build-core, plus the pinned CUDA toolkit as a build requirement when no other one is there.
+
+The order is that of FlashAttnToolkit.cmake. Run as a program, it prints the folder of the installed toolkit package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+TOOLKIT_REQUIREMENTS = Path(__file__).with_name("cuda-toolkit.txt")
+TOOLKIT_PACKAGE = "nvidia.cu13"
+
+Settings = Mapping[str, "str | list[str]"]
+
+
+def _defines(config_settings: Settings | None) -> Iterator[str]:
+    """Names of the CMake variables that this build sets from outside."""
+    for variable in ("CMAKE_ARGS", "SKBUILD_CMAKE_ARGS"):
+        for argument in shlex.split(os.environ.get(variable, "").replace(";", " ")):
+            if argument.startswith("-D"):
+                yield argument[2:].partition("=")[0].partition(":")[0]
+    for entry in os.environ.get("SKBUILD_CMAKE_DEFINE", "").split(";"):
+        yield entry.partition("=")[0]
+    for key, value in (config_settings or {}).items():
+        name = key.removeprefix("skbuild.")
+        if name.startswith("cmake.define."):
+            yield name.removeprefix("cmake.define.")
+        elif name == "cmake.args":
+            for argument in [value] if isinstance(value, str) else value:
+                yield argument.removeprefix("-D").partition("=")[0].partition(":")[0]
+
+
+def toolkit_requirements(config_settings: Settings | None = None) -> list[str]:
+    """What pip must install so that the kernels can be compiled; nothing when a toolkit or ready fatbins are named."""
+    variables = ("CUDACXX", "CUDA_HOME", "CUDA_PATH", "FLASH_ATTN_KERNELS_DIR")
+    if any(os.environ.get(name) for name in variables) or shutil.which("nvcc"):
+        return []
+    if {"CMAKE_CUDA_COMPILER", "FLASH_ATTN_KERNELS_DIR"} & set(_defines(config_settings)):
+        return []
+    return [line for line in TOOLKIT_REQUIREMENTS.read_text(encoding="utf-8").splitlines() if line]
+
+
+def packaged_toolkit() -> Path | None:
+    """The folder of the toolkit that the package index installed for this Python."""
+    try:
+        spec = importlib.util.find_spec(TOOLKIT_PACKAGE)
+    except ModuleNotFoundError:
+        return None
+    folders = spec.submodule_search_locations if spec else None
+    return next((Path(folder) for folder in folders or () if (Path(folder) / "bin").is_dir()), None)
+
+
+def get_requires_for_build_wheel(config_settings: Settings | None = None) -> list[str]:
+    from scikit_build_core import build
+
+    return [*build.get_requires_for_build_wheel(config_settings), *toolkit_requirements(config_settings)]
+
+
+def get_requires_for_build_editable(config_settings: Settings | None = None) -> list[str]:
+    from scikit_build_core import build
+
+    return [*build.get_requires_for_build_editable(config_settings), *toolkit_requirements(config_settings)]
+
+
+def __getattr__(name: str) -> Any:
+    """Every other hook is scikit-build-core's own."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from scikit_build_core import build
+
+    return getattr(build, name)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{packaged_toolkit() or ''}\n")
