@@ -4,6 +4,7 @@
 
 #include "block_info.h"
 #include "copy.h"
+#include "dropout.h"
 #include "flash.h"
 #include "kernel_traits.h"
 #include "mask.h"
@@ -46,12 +47,19 @@ __forceinline__ __device__ void gemm_qk(float (&acc_s)[Traits::kMTiles][Traits::
     }
 }
 
+// Says nothing about P: what softmax_gemm_pv calls for every 16 keys unless there is dropout.
+template <int kMTiles>
+struct Keep_all {
+    __forceinline__ __device__ void operator()(uint32_t (&)[kMTiles][4], int) const {}
+};
+
 // O += P V, 16 keys at a time: the exponentials of the next keys are computed while the tensor cores multiply these.
-template <typename Traits, bool Check_inf>
+// drop(p, step) may clear elements of P, which then lack in O but not in the rows' sums.
+template <typename Traits, bool Check_inf, typename Drop>
 __forceinline__ __device__ void softmax_gemm_pv(float (&acc_o)[Traits::kMTiles][Traits::kOTiles][4],
                                                 float (&acc_s)[Traits::kMTiles][Traits::kSTiles][4],
-                                                Softmax<Traits::kMTiles> &softmax, uint32_t smem_v,
-                                                uint32_t lane_v) {
+                                                Softmax<Traits::kMTiles> &softmax, uint32_t smem_v, uint32_t lane_v,
+                                                Drop drop) {
     using Element = typename Traits::Element;
     #pragma unroll
     for (int step = 0; step < Traits::kBlockN / 16; ++step) {
@@ -66,6 +74,7 @@ __forceinline__ __device__ void softmax_gemm_pv(float (&acc_o)[Traits::kMTiles][
                 p[mi][i] = pack<Element>(x[i % 2 * 2], x[i % 2 * 2 + 1]);
             }
         }
+        drop(p, step);
         #pragma unroll
         for (int dj = 0; dj < Traits::kHeadDim / 16; ++dj) {
             uint32_t v[4];
@@ -79,7 +88,43 @@ __forceinline__ __device__ void softmax_gemm_pv(float (&acc_o)[Traits::kMTiles][
     }
 }
 
-template <typename Traits, bool Is_causal>
+// The element of S_dmask at a lane's row and key: P as it was weighted, negative where it is dropped.
+template <typename Element>
+__forceinline__ __device__ Element *s_dmask(const Flash_fwd_params &params, const Tile_position &position, int row,
+                                            int key) {
+    const int64_t rows = (params.problem.seqlen_q + 127) / 128 * 128, keys = (params.problem.seqlen_k + 127) / 128 * 128;
+    return reinterpret_cast<Element *>(params.s_dmask_ptr) +
+           ((int64_t(position.batch) * params.problem.nheads + position.head) * rows + row) * keys + key;
+}
+
+// What the loop over unmasked blocks has no use for waits in shared memory meanwhile and occupies no registers. Reads are
+// volatile, or the compiler would take them out of the loop again.
+struct Row_block {
+    Window window;
+    float slope;
+    int begin;         // first query row
+    int rows_left;     // of the sequence, from there on
+    uint64_t o_ptr;    // of that row
+    uint64_t lse_ptr;
+
+    __forceinline__ __device__ Window get_window() const volatile { return {window.seqlen_k, window.left, window.right}; }
+
+    template <typename Element>
+    __forceinline__ __device__ void put(const Flash_fwd_params &params, const Tile_position &position,
+                                        const Sequence &sequence, const Window &window_, int begin_) {
+        const int64_t row = sequence.first_row + begin_;
+        window = window_;
+        slope = alibi_slope(params.problem, position.batch, position.head);
+        begin = begin_;
+        rows_left = sequence.seqlen_q - begin_;
+        o_ptr = params.o_ptr + (position.batch * params.o.batch + position.head * params.o.head + row * params.o.row) *
+                                   sizeof(Element);
+        lse_ptr = params.softmax_lse_ptr + (position.batch * params.lse_batch_stride +
+                                            position.head * params.lse_head_stride + row) * sizeof(float);
+    }
+};
+
+template <typename Traits>
 __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &params, const Tile_position &position) {
     using Element = typename Traits::Element;
     using Layout = typename Traits::Layout;
@@ -92,47 +137,60 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
 
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int warp_row = warp * Traits::kRowsPerWarp;
-    const int head_k = position.head / (params.problem.nheads / params.problem.nheads_k);
-    const BlockInfo<Is_causal, kBlockM, kBlockN> info(params.problem.seqlen_q, params.problem.seqlen_k, position.m_block);
-    const int rows_left = params.problem.seqlen_q - info.row_begin;
+    const Flash_problem &problem = params.problem;
+    const Sequence sequence(problem, position.batch);
+    const int row_begin = position.m_block * kBlockM;
+    const int rows_left = sequence.seqlen_q - row_begin;
+    if (rows_left <= 0) { return; }  // packed sequences differ in length
+    const Window window = window_of(problem, sequence);
+    const Block_range<kBlockN> blocks(window, row_begin, row_begin + min(rows_left, kBlockM));
+    __shared__ Row_block row_block;
+    if (thread == 0) { row_block.put<Element>(params, position, sequence, window, row_begin); }
+    const volatile Row_block &stored = row_block;
+    __shared__ Dropout dropout;
+    if (Traits::kVariant == Variant::dropout && thread == 0) { dropout.put(problem, position.batch, position.head); }
+    const volatile Dropout &stored_dropout = dropout;
 
-    const Tile_copy<Traits> copy(thread, params.problem.head_dim);
+    const Tile_copy<Traits> copy(thread, problem.head_dim);
+    const int head_k = position.head / problem.group;
+    const int batch_k = params.cache_batch_idx_ptr == 0
+        ? position.batch
+        : clamp(read_int(params.cache_batch_idx_ptr, position.batch, 0), 0, params.cache_rows - 1);
     const Element *q = reinterpret_cast<const Element *>(params.q_ptr) + position.batch * params.q.batch +
-                       position.head * params.q.head + info.row_begin * params.q.row;
-    const Element *k = reinterpret_cast<const Element *>(params.k_ptr) + position.batch * params.k.batch +
-                       head_k * params.k.head;
-    const Element *v = reinterpret_cast<const Element *>(params.v_ptr) + position.batch * params.v.batch +
-                       head_k * params.v.head;
+                       position.head * params.q.head + int64_t(sequence.first_row + row_begin) * params.q.row;
+    const Element *k = reinterpret_cast<const Element *>(params.k_ptr) + batch_k * params.k.batch +
+                       head_k * params.k.head + int64_t(sequence.first_key) * params.k.row;
+    const Element *v = reinterpret_cast<const Element *>(params.v_ptr) + batch_k * params.v.batch +
+                       head_k * params.v.head + int64_t(sequence.first_key) * params.v.row;
 
     const uint32_t lane_qv = Layout::lane_offset_by_rows(lane), lane_k = Layout::lane_offset_by_chunks(lane);
     constexpr int kStageBytes = 2 * Traits::kSmemKV;
 
-    const int n_block_max = info.n_block_max();
-    Softmax<kMTiles> softmax(params.problem.scale_log2);
+    Softmax<kMTiles> softmax(problem.scale_log2);
+    Philox_state random[Traits::kVariant == Variant::dropout ? kMTiles : 1];
     float acc_o[kMTiles][kOTiles][4] = {};
 
-    if (n_block_max > 0) {
+    if (blocks.begin < blocks.end) {
         // Blocks of keys are taken from the last to the first.
-        const Element *next_k = copy.source(k, params.k.row) + int64_t(n_block_max - 1) * kBlockN * params.k.row;
-        const Element *next_v = copy.source(v, params.v.row) + int64_t(n_block_max - 1) * kBlockN * params.v.row;
+        const Element *next_k = copy.source(k, params.k.row) + int64_t(blocks.end - 1) * kBlockN * params.k.row;
+        const Element *next_v = copy.source(v, params.v.row) + int64_t(blocks.end - 1) * kBlockN * params.v.row;
         auto load_k = [&](int n_block, auto is_even) {
             copy.template load<kBlockN, decltype(is_even)::value>(smem_kv + n_block % Traits::kStages * kStageBytes, next_k,
-                                                                  params.k.row, params.problem.seqlen_k - n_block * kBlockN);
+                                                                  params.k.row, sequence.seqlen_k - n_block * kBlockN);
             next_k -= kBlockN * params.k.row;
         };
         auto load_v = [&](int n_block, auto is_even) {
             copy.template load<kBlockN, decltype(is_even)::value>(
                 smem_kv + n_block % Traits::kStages * kStageBytes + Traits::kSmemKV, next_v, params.v.row,
-                params.problem.seqlen_k - n_block * kBlockN);
+                sequence.seqlen_k - n_block * kBlockN);
             next_v -= kBlockN * params.v.row;
         };
 
         copy.template load<kBlockM, false>(smem_q, copy.source(q, params.q.row), params.q.row, rows_left);
-        load_k(n_block_max - 1, False{});
-        if constexpr (Traits::kStages == 2) { load_v(n_block_max - 1, False{}); }
+        load_k(blocks.end - 1, False{});
+        if constexpr (Traits::kStages == 2) { load_v(blocks.end - 1, False{}); }
         cp_async_commit();
 
-        // Kept in registers where there is room: Q is read once instead of once a block of keys.
         Q_fragments<kMTiles> q_registers[Traits::kQInRegisters ? Traits::kHeadDim / 16 : 1];
         auto load_q = [&](Q_fragments<kMTiles> &fragments, int step) {
             #pragma unroll
@@ -159,19 +217,52 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
             }
         }
 
+        // What happens to P of one block of keys before it meets V.
+        auto drop = [&](int n_block) {
+            if constexpr (Traits::kVariant == Variant::dropout) {
+                return [&, n_block](uint32_t(&p)[kMTiles][4], int step) {
+                    const int first_row = stored.begin + warp_row;
+                    #pragma unroll
+                    for (int mi = 0; mi < kMTiles; ++mi) {
+                        if (step % 2 == 0) {
+                            random[mi] = stored_dropout.bytes(first_row / 16 + mi, n_block * (kBlockN / 32) + step / 2, lane);
+                        }
+                        #pragma unroll
+                        for (int i = 0; i < 4; ++i) {
+                            const uint32_t keep = keep_pair(random[mi].x[step % 2 * 2 + i / 2], i % 2,
+                                                            problem.keep_threshold);
+                            if (params.s_dmask_ptr != 0) {
+                                *reinterpret_cast<uint32_t *>(s_dmask<Element>(
+                                    params, position, first_row + mi * 16 + i % 2 * 8 + lane / 4,
+                                    n_block * kBlockN + step * 16 + i / 2 * 8 + lane % 4 * 2)) =
+                                    p[mi][i] | (~keep & 0x80008000u);
+                            }
+                            p[mi][i] &= keep;
+                        }
+                    }
+                };
+            } else {
+                return Keep_all<kMTiles>{};
+            }
+        };
         auto attend = [&](int n_block, auto is_first, auto is_masked) {
             constexpr bool Is_first = decltype(is_first)::value, Is_masked = decltype(is_masked)::value;
             const uint32_t smem_k = smem_kv + n_block % Traits::kStages * kStageBytes;
-            // A warp whose rows all end before this block has nothing to do but to help loading.
-            const bool sees_block = !(Is_masked && Is_causal) ||
-                info.key_end(info.row_begin + warp_row + Traits::kRowsPerWarp - 1) > n_block * kBlockN;
+            // A warp none of whose rows sees this block has nothing to do but to help loading.
             float acc_s[kMTiles][kSTiles][4];
 
             cp_async_wait<0>();
             __syncthreads();
+            bool sees_block = true;
+            if constexpr (Is_masked) {
+                const Window window = stored.get_window();
+                const int first_row = stored.begin + warp_row;
+                sees_block = window.key_end(first_row + Traits::kRowsPerWarp - 1) > n_block * kBlockN &&
+                             window.key_begin(first_row) < (n_block + 1) * kBlockN;
+            }
             if constexpr (Traits::kStages == 1) {
                 if constexpr (Is_first) { load_v(n_block, False{}); } else { load_v(n_block, True{}); }
-            } else if (n_block > 0) {
+            } else if (n_block > blocks.begin) {
                 load_k(n_block - 1, True{});
                 load_v(n_block - 1, True{});
             }
@@ -180,48 +271,55 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
             if constexpr (Traits::kStages == 1) {
                 cp_async_wait<0>();
                 __syncthreads();
-                if (n_block > 0) { load_k(n_block - 1, True{}); }
+                if (n_block > blocks.begin) { load_k(n_block - 1, True{}); }
                 cp_async_commit();
             }
             if (sees_block) {
-                if constexpr (Is_masked) {
-                    apply_mask(acc_s, info, info.row_begin + warp_row + lane / 4, n_block * kBlockN + lane % 4 * 2);
+                const int row = stored.begin + warp_row + lane / 4, key = n_block * kBlockN + lane % 4 * 2;
+                if constexpr (Traits::kVariant == Variant::softcap) { apply_softcap(acc_s, problem.tanh_scale); }
+                if (problem.alibi_slopes_ptr != 0) {
+                    apply_alibi<false>(acc_s, stored.slope, row - stored.window.left + problem.window_left - key);
                 }
+                if constexpr (Is_masked) { apply_mask(acc_s, stored.get_window(), row, key); }
                 softmax.template softmax_rescale_o<Is_first, /*Use_rescale_threshold=*/!Is_first>(acc_s, acc_o);
                 softmax_gemm_pv<Traits, /*Check_inf=*/Is_masked>(acc_o, acc_s, softmax, smem_k + Traits::kSmemKV,
-                                                                 lane_qv);
+                                                                 lane_qv, drop(n_block));
             }
         };
 
-        // The last block may end behind the keys, and with a causal mask the last blocks cross the diagonal.
-        const int n_block_unmasked = min(info.n_block_unmasked(), n_block_max - 1);
-        int n_block = n_block_max - 1;
+        // The last block may end behind the keys, and the first and last blocks may cross an edge of the window.
+        int n_block = blocks.end - 1;
         attend(n_block, True{}, True{});
-        for (--n_block; Is_causal && n_block >= n_block_unmasked; --n_block) { attend(n_block, False{}, True{}); }
-        #pragma unroll 1
-        for (; n_block >= 0; --n_block) { attend(n_block, False{}, False{}); }
+        --n_block;
+        int masked_end = blocks.unmasked_end;
+        while (n_block >= blocks.begin) {
+            #pragma unroll 1
+            for (; n_block >= masked_end; --n_block) { attend(n_block, False{}, True{}); }
+            #pragma unroll 1
+            for (; n_block >= max(blocks.unmasked_begin, blocks.begin); --n_block) { attend(n_block, False{}, False{}); }
+            masked_end = blocks.begin;
+        }
     }
 
     float lse[2 * kMTiles];
-    softmax.normalize(acc_o, lse);
+    softmax.normalize(acc_o, lse, Traits::kVariant == Variant::dropout ? problem.keep_scale : 1.f);
+    if (blocks.begin >= blocks.end) { __syncthreads(); }  // nobody has waited for row_block yet
+    const int rows = stored.rows_left;
     #pragma unroll
     for (int r = 0; r < 2 * kMTiles; ++r) {
         const int row = warp_row + lane / 4 + r / 2 * 16 + r % 2 * 8;
-        if (lane % 4 == 0 && row < rows_left) {
-            reinterpret_cast<float *>(params.softmax_lse_ptr)
-                [(int64_t(position.batch) * params.problem.nheads + position.head) * params.problem.seqlen_q + info.row_begin + row] =
-                    lse[r];
+        if (lane % 4 == 0 && row < rows) {
+            reinterpret_cast<float *>(stored.lse_ptr)[row] = lse[r];
         }
     }
 
     // A warp writes its rows of O over its own rows of Q, which it has read, and from there in whole chunks.
     __syncwarp();
-    const int first_row = warp_row + lane / 4;
     #pragma unroll
     for (int mi = 0; mi < kMTiles; ++mi) {
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const uint32_t row_offset = Layout::offset(first_row, 0) + (mi * 16 + half * 8) * Layout::kRowBytes;
+            const uint32_t row_offset = Layout::offset(warp_row + lane / 4, 0) + (mi * 16 + half * 8) * Layout::kRowBytes;
             #pragma unroll
             for (int ni = 0; ni < kOTiles; ++ni) {
                 const uint32_t chunk = ((ni % Layout::kChunksPerGroup) << 4);
@@ -232,8 +330,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
         }
     }
     __syncwarp();
-    Element *o = reinterpret_cast<Element *>(params.o_ptr) + position.batch * params.o.batch +
-                 position.head * params.o.head + info.row_begin * params.o.row;
+    Element *o = reinterpret_cast<Element *>(stored.o_ptr);
     constexpr int kRowsPerPass = 32 / Layout::kChunksPerGroup;
     const int chunk = lane % Layout::kChunksPerGroup;
     #pragma unroll
@@ -242,7 +339,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
         #pragma unroll
         for (int group = 0; group < Layout::kGroups; ++group) {
             const int column = (group * Layout::kChunksPerGroup + chunk) * 8;
-            if (row < rows_left && column < params.problem.head_dim) {
+            if (row < rows && column < problem.head_dim) {
                 *reinterpret_cast<uint4 *>(o + row * params.o.row + column) = *reinterpret_cast<const uint4 *>(
                     smem + Layout::offset(row, chunk) + group * Layout::kGroupBytes);
             }
@@ -252,13 +349,12 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
 
 }  // namespace flash
 
-// One entry point a tile. `variant` is a name from kernels.json.
-#define FLASH_VARIANT_full false
-#define FLASH_VARIANT_causal true
+// One entry point a tile and variant, both from kernels.json.
 #define FLASH_KERNEL(name, element, head_dim, block_m, block_n, warps, smem_bytes, variant)                            \
-    using name##_traits = flash::Flash_fwd_kernel_traits<element, head_dim, block_m, block_n, warps, smem_bytes>;      \
+    using name##_traits = flash::Flash_fwd_kernel_traits<element, head_dim, block_m, block_n, warps, smem_bytes,       \
+                                                         flash::Variant::variant>;                                     \
     extern "C" __global__ void __launch_bounds__(name##_traits::kNThreads, name##_traits::kMinBlocksPerSM)             \
         name(const __grid_constant__ Flash_fwd_params params) {                                                        \
-        flash::compute_attn_1rowblock<name##_traits, FLASH_VARIANT_##variant>(                                         \
-            params, flash::tile_position(params, static_cast<int>(blockIdx.x)));                                       \
+        flash::compute_attn_1rowblock<name##_traits>(params,                                                           \
+                                                     flash::tile_position(params, static_cast<int>(blockIdx.x)));      \
     }

@@ -5,6 +5,9 @@
 
 namespace flash {
 
+// What a kernel is compiled for beside its tile; the names are those of kernels.json. `modified` is softcap or dropout.
+enum class Variant { plain, softcap, dropout, modified };
+
 struct True { static constexpr bool value = true; };
 struct False { static constexpr bool value = false; };
 
@@ -46,7 +49,7 @@ struct Smem_layout {
     }
 };
 
-template <typename Element_, int kHeadDim_, int kBlockM_, int kBlockN_, int kNWarps_, int kSmemBytes_>
+template <typename Element_, int kHeadDim_, int kBlockM_, int kBlockN_, int kNWarps_, int kSmemBytes_, Variant kVariant_>
 struct Flash_fwd_kernel_traits {
     using Element = Element_;
     using Layout = Smem_layout<kHeadDim_>;
@@ -68,7 +71,9 @@ struct Flash_fwd_kernel_traits {
     static_assert((kStages == 1 || kStages == 2) && kSmemBytes_ == kSmemQ + 2 * kStages * kSmemKV,
                   "smem_bytes in kernels.json must be Q plus one or two stages of K and V");
 
-    static constexpr bool kQInRegisters = kHeadDim <= 64;
+    static constexpr Variant kVariant = kVariant_;
+    // Where there is room for it, Q is read once instead of once a block of keys.
+    static constexpr bool kQInRegisters = kHeadDim <= 64 && kVariant != Variant::dropout;
     static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
 };
 

@@ -85,4 +85,30 @@ __forceinline__ __device__ float exp2_approx(float x) {
     return y;
 }
 
+// tanh(x) to within 2^-11 relative, one instruction.
+__forceinline__ __device__ float tanh_approx(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The transpose of an 8x8 matrix of 16-bit elements that lies across a warp as mma fragments do.
+__forceinline__ __device__ uint32_t movmatrix_trans(uint32_t x) {
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Adds four floats to 16-byte aligned device memory.
+__forceinline__ __device__ void red_add_v4(float *address, float x, float y, float z, float w) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n"
+                 :: "l"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+#else
+    asm volatile("red.global.add.f32 [%0], %1;\nred.global.add.f32 [%0 + 4], %2;\n"
+                 "red.global.add.f32 [%0 + 8], %3;\nred.global.add.f32 [%0 + 12], %4;\n"
+                 :: "l"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+#endif
+}
+
 }  // namespace flash

@@ -115,15 +115,16 @@ struct Softmax {
         }
     }
 
-    // Divides O by the rows' sums and gives each row's natural log-sum-exp; a row that saw no key gets 0 and +inf.
+    // Divides O by the rows' sums, times `scale`, and gives each row's natural log-sum-exp; a row that saw no key gets 0
+    // and +inf.
     template <int kOTiles>
-    __forceinline__ __device__ void normalize(float (&acc_o)[kMTiles][kOTiles][4], float (&lse)[kRows]) {
+    __forceinline__ __device__ void normalize(float (&acc_o)[kMTiles][kOTiles][4], float (&lse)[kRows], float scale) {
         constexpr float kLn2 = 0.693147180559945309f;
         #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             const float sum = quad_reduce(row_sum[r], [](float a, float b) { return a + b; });
             const bool sees_nothing = sum == 0.f;
-            const float inverse = sees_nothing ? 0.f : 1.f / sum;
+            const float inverse = sees_nothing ? 0.f : scale / sum;
             lse[r] = sees_nothing ? INFINITY : row_max[r] * kLn2 + logf(sum);
             #pragma unroll
             for (int ni = 0; ni < kOTiles; ++ni) {
