@@ -1,6 +1,6 @@
 """scikit-build-core, plus the pinned CUDA toolkit as a build requirement when no other one is there.
 
-The order is that of FlashAttnToolkit.cmake. Run as a program, it prints the folder of the installed toolkit package.
+The order is that of FlashAttnToolkit.cmake. Run as a program, it prints the folder of the installed toolkit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _defines(config_settings: Settings | None) -> Iterator[str]:
 
 
 def toolkit_requirements(config_settings: Settings | None = None) -> list[str]:
-    """What pip must install so that the kernels can be compiled; nothing when a toolkit or ready fatbins are named."""
+    """What pip must install for the kernels to compile; nothing where a toolkit or fatbins are named."""
     variables = ("CUDACXX", "CUDA_HOME", "CUDA_PATH", "FLASH_ATTN_KERNELS_DIR")
     if any(os.environ.get(name) for name in variables) or shutil.which("nvcc"):
         return []
@@ -53,8 +53,9 @@ def packaged_toolkit() -> Path | None:
         spec = importlib.util.find_spec(TOOLKIT_PACKAGE)
     except ModuleNotFoundError:
         return None
-    folders = spec.submodule_search_locations if spec else None
-    return next((Path(folder) for folder in folders or () if (Path(folder) / "bin").is_dir()), None)
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    nvcc = "nvcc.exe" if sys.platform == "win32" else "nvcc"
+    return next((folder for folder in folders if (folder / "bin" / nvcc).is_file()), None)
 
 
 def get_requires_for_build_wheel(config_settings: Settings | None = None) -> list[str]:

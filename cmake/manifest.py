@@ -1,4 +1,4 @@
-"""Writes and checks the manifest of a folder of fatbins: what the build put there and what its bytes must be."""
+"""Writes and checks the manifest of a folder of fatbins: what is there and what its bytes must be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ManifestError(Exception):
 
 
 def source_digest(source: Path) -> str:
-    """SHA-256 over the kernel list and the device code: for each file, in order of its path, path and bytes."""
+    """SHA-256 over the kernel list and the device code: path and bytes of each file, ordered by path."""
     digest = hashlib.sha256()
     code = sorted(
         path.relative_to(source).as_posix() for path in (source / DEVICE_CODE).rglob("*") if path.is_file()
@@ -89,12 +89,14 @@ def load(folder: Path) -> dict[str, Any]:
         raise ManifestError(f"{path} is not JSON ({error}); build the kernels again.") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-        raise ManifestError(f"{path} has schema {found}, but this build reads {SCHEMA}; build the kernels again.")
+        raise ManifestError(
+            f"{path} has schema {found}, but this build reads {SCHEMA}; build the kernels again."
+        )
     return manifest
 
 
 def adopt(args: argparse.Namespace) -> None:
-    """Copies fatbins built elsewhere into the build, each checked against its digest, all against this source."""
+    """Copies fatbins built elsewhere into the build, checked against their digests and this source."""
     folder: Path = args.prebuilt
     manifest = load(folder)
     for key, ours in (("version", args.version), ("source_sha256", source_digest(args.source))):
@@ -107,22 +109,26 @@ def adopt(args: argparse.Namespace) -> None:
     try:
         recorded = {entry["name"]: entry for entry in manifest["fatbins"]}
     except (KeyError, TypeError) as error:
-        raise ManifestError(f"{folder / 'manifest.json'} lists no fatbins; build the kernels again.") from error
+        raise ManifestError(
+            f"{folder / 'manifest.json'} lists no fatbins; build the kernels again."
+        ) from error
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(kernel["fatbin"] for kernel in kernels):
         if name not in recorded:
-            raise ManifestError(f"{folder / 'manifest.json'} lacks {name}; build all kernels of kernels.json.")
+            raise ManifestError(
+                f"{folder / 'manifest.json'} lacks {name}; build all kernels of kernels.json."
+            )
         try:
             contents[name] = (folder / name).read_bytes()
         except OSError as error:
             raise ManifestError(
-                f"{folder / name} can't be read ({error.strerror}); copy the folder again or build the kernels."
+                f"{folder / name} can't be read ({error.strerror}); copy it again or build the kernels."
             ) from error
         digest = hashlib.sha256(contents[name]).hexdigest()
         if digest != recorded[name].get("sha256"):
             raise ManifestError(
-                f"{folder / name} has SHA-256 {digest}, but its manifest says {recorded[name].get('sha256')}; "
-                "copy the folder again or build the kernels."
+                f"{folder / name} has SHA-256 {digest}, but its manifest says "
+                f"{recorded[name].get('sha256')}; copy it again or build the kernels."
             )
     if fatbin_entries(kernels, contents) != manifest["fatbins"]:
         raise ManifestError(
@@ -140,7 +146,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     writer = commands.add_parser("write", parents=[common], help=write.__doc__)
-    writer.add_argument("--objects", type=Path, required=True, help="file that names one compiled fatbin a line")
+    writer.add_argument(
+        "--objects", type=Path, required=True, help="file that names one compiled fatbin a line"
+    )
     writer.add_argument("--toolkit", required=True)
     writer.add_argument("--sass", required=True, help="architectures, separated by commas")
     writer.add_argument("--ptx", required=True)

@@ -1,0 +1,1 @@
+"""What a person or a pipeline runs on finished wheels: ``python -m tools``."""

@@ -1,0 +1,207 @@
+"""Builds the wheel of this tree, repairs and verifies it, and shows what that took."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
+CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
+
+# Same source, same wheel: no time of day enters it. 2026-01-01.
+SOURCE_DATE_EPOCH = "1767225600"
+
+
+class BuildError(Exception):
+    """Why there is no wheel, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A wheel as the build backend left it, and what it cost."""
+
+    wheel: Path
+    seconds: float
+    peak_bytes: int | None
+    steps: int
+
+
+def error_in(log: str) -> str | None:
+    """CMake's message, unwrapped, when the configure step stopped on one."""
+    match = CMAKE_ERROR.search(log)
+    return " ".join(match[1].split()) if match else None
+
+
+def peak_memory_of_children() -> int | None:
+    """Bytes that the largest finished descendant held; None where the system doesn't say."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return kilobytes if sys.platform == "darwin" else kilobytes * 1024
+
+
+def lines_of(command: list[str], environment: dict[str, str]) -> Iterator[str]:
+    """The command's output, line by line; raises BuildError when it fails."""
+    log: list[str] = []
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, encoding="utf-8", errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.append(line)
+            yield line.rstrip("\n")
+    if process.returncode != 0:
+        text = "".join(log)
+        raise BuildError(error_in(text) or f"The build failed; its last lines were:\n{''.join(log[-40:])}")
+
+
+def build(archs: str | None, jobs: int | None, folder: Path, console: Console) -> Built:
+    """Builds the wheel in a build tree that the next build for the same architectures uses again."""
+    environment = {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, **os.environ}
+    if archs is not None:
+        environment["FLASH_ATTN_CUDA_ARCHS"] = archs
+    environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs or os.cpu_count() or 1))
+    if jobs is not None:
+        environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(jobs)
+    name = re.sub(r"[^0-9a-z]+", "-", environment.get("FLASH_ATTN_CUDA_ARCHS", "").lower()).strip("-")
+    tree = ROOT / "build" / f"wheel-{name or 'default'}"
+    command = [
+        sys.executable, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check",
+        f"-Cbuild-dir={tree}", "--outdir", str(folder), str(ROOT),
+    ]  # fmt: skip
+
+    start = time.monotonic()
+    steps = 0
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    with progress:
+        task = progress.add_task("Configuring", total=None)
+        for line in lines_of(command, environment):
+            if step := NINJA_STEP.match(line):
+                steps = int(step[2])
+                what = step[3].rsplit("/", 1)[-1]
+                progress.update(task, completed=int(step[1]), total=steps, description=what)
+                if not console.is_terminal:
+                    console.print(
+                        f"{time.monotonic() - start:6.0f} s  {step[1]}/{step[2]}  {what}", highlight=False
+                    )
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildError(f"The build ended well but left {len(wheels)} wheels in {folder}; one was expected.")
+    return Built(wheels[0], time.monotonic() - start, peak_memory_of_children(), steps)
+
+
+def manylinux_policy(wheel: Path) -> str:
+    """The oldest manylinux tag that the launcher allows; BuildError when it needs a foreign library."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True
+    )
+    if shown.returncode != 0:
+        raise BuildError(f"auditwheel can't read {wheel.name}: {shown.stderr.strip()}")
+    report: dict[str, Any] = json.loads(shown.stdout)
+    if external := sorted(report["external_libs"]):
+        raise BuildError(
+            f"The launcher needs {', '.join(external)}, but the wheel carries no foreign library."
+        )
+    policy = str(report["overall_tag"])
+    if not policy.startswith(("manylinux", "musllinux")):
+        raise BuildError(f"auditwheel gives {wheel.name} the tag {policy}, which no index takes.")
+    return policy
+
+
+def repair(wheel: Path, platform: str | None, output: Path) -> Path:
+    """Gives the wheel its final platform tag in the output folder. Nothing is added to it."""
+    output.mkdir(parents=True, exist_ok=True)
+    if sys.platform != "linux":
+        return Path(shutil.copy(wheel, output))
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable, "-m", "auditwheel", "repair", "--plat", platform or manylinux_policy(wheel),
+            "--only-plat", "--wheel-dir", scratch, str(wheel),
+        ]  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True)
+        repaired = list(Path(scratch).glob("*.whl"))
+        if ran.returncode != 0 or len(repaired) != 1:
+            raise BuildError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
+        return Path(shutil.copy(repaired[0], output))
+
+
+def manifest_of(wheel: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(wheel) as archive:
+        manifest: dict[str, Any] = json.loads(archive.read("flash_attn/kernels/manifest.json"))
+    return manifest
+
+
+def closing_table(wheel: Path, built: Built, total_seconds: float) -> Table:
+    """What was built and what it took."""
+    manifest = manifest_of(wheel)
+    architectures = manifest["architectures"]
+    kernels = sum(len(fatbin["kernels"]) for fatbin in manifest["fatbins"])
+    peak = "not known on this system" if built.peak_bytes is None else f"{built.peak_bytes / 1e6:.0f} MB"
+    table = Table(title=wheel.name, show_header=False, title_justify="left")
+    for what, value in (
+        ("build", f"{built.seconds:.0f} s, {built.steps} steps"),
+        ("with repair and verification", f"{total_seconds:.0f} s"),
+        ("largest process of the build", peak),
+        ("wheel", f"{wheel.stat().st_size / 1e6:.2f} MB"),
+        ("kernels", f"{kernels} in {len(manifest['fatbins'])} fatbins"),
+        ("architectures", f"SASS {', '.join(architectures['sass'])}; PTX {', '.join(architectures['ptx'])}"),
+        ("toolkit", f"CUDA {manifest['toolkit']}"),
+        ("tag", wheel.stem.split("-", 2)[2]),
+    ):
+        table.add_row(what, value)
+    return table
+
+
+def command(
+    archs: Annotated[str | None, typer.Option(help='GPU architectures, such as "80;90" or native.')] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compile processes at a time.")] = None,
+    plat: Annotated[
+        str | None, typer.Option(help="Platform tag to insist on, such as manylinux_2_28_x86_64.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the finished wheel.")] = ROOT / "dist",
+) -> None:
+    """Build, repair and verify the wheel of this tree."""
+    console = Console()
+    start = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            built = build(archs, jobs, Path(scratch), console)
+            wheel = repair(built.wheel, plat, output)
+    except BuildError as error:
+        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    verified = subprocess.run([sys.executable, "-m", "tools", "verify", str(wheel)], cwd=ROOT)
+    if verified.returncode != 0:
+        wheel.unlink()
+        console.print(
+            f"{wheel.name} did not pass verification and was removed.", style="red", highlight=False
+        )
+        raise typer.Exit(1)
+    console.print(closing_table(wheel, built, time.monotonic() - start))
+
+
+if __name__ == "__main__":
+    typer.run(command)
