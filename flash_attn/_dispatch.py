@@ -1,0 +1,44 @@
+"""Which calls may go straight to the launcher, past PyTorch's dispatcher, which costs more than a launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+is_compiling = torch.compiler.is_compiling
+
+
+def _unknown() -> bool:
+    return True
+
+
+def _probe(name: str) -> Any:
+    """A question that PyTorch keeps among its internals; one that is gone counts as "yes", which is safe."""
+    return getattr(torch._C, name, _unknown)
+
+
+_dispatch_modes = _probe("_len_torch_dispatch_stack")
+_function_modes = _probe("_len_torch_function_stack")
+_functorch = _probe("_are_functorch_transforms_active")
+_tracing = _probe("_get_tracing_state")
+_PLAIN = (Tensor, Parameter)
+
+
+def is_direct(q: object, k: object, v: object) -> bool:
+    """Whether no tensor subclass, mode, transform or trace has to see the call."""
+    return (
+        type(q) in _PLAIN
+        and type(k) in _PLAIN
+        and type(v) in _PLAIN
+        and not _dispatch_modes()
+        and not _function_modes()
+        and not _functorch()
+        and not _tracing()
+    )
+
+
+def needs_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)

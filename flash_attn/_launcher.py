@@ -1,0 +1,216 @@
+"""The compiled launcher: found beside this file, loaded at first use, reached through ctypes.
+
+Importing this module touches neither the library nor a driver nor a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import _abi
+
+LIBRARY_NAME = "flash_attn.dll" if sys.platform == "win32" else "libflash_attn.so"
+MANIFEST_SCHEMA = 1
+
+
+def _places() -> tuple[Path, ...]:
+    """Folders that may hold ``lib/`` and ``kernels/``: an editable install keeps them off the sources."""
+    package = sys.modules[__package__]
+    return tuple(Path(place).resolve() for place in package.__path__)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the build wrote about its kernels."""
+
+    folder: Path
+    version: str
+    toolkit: str
+    architectures: dict[str, list[str]]
+    fatbins: tuple[tuple[str, str], ...]  # file name, SHA-256
+    families: frozenset[str]
+    contents: dict[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Raises RuntimeError when the file is no manifest of a kind that this version knows."""
+        try:
+            contents = json.loads(path.read_text(encoding="utf-8"))
+            if contents["schema"] != MANIFEST_SCHEMA:
+                raise RuntimeError(
+                    f"{path} has schema {contents['schema']}, this flash_attn reads schema "
+                    f"{MANIFEST_SCHEMA}: "
+                    "reinstall flash-attn."
+                )
+            return cls(
+                folder=path.parent,
+                version=contents["version"],
+                toolkit=contents["toolkit"],
+                architectures=contents["architectures"],
+                fatbins=tuple((fatbin["name"], fatbin["sha256"]) for fatbin in contents["fatbins"]),
+                families=frozenset(
+                    kernel["family"] for fatbin in contents["fatbins"] for kernel in fatbin["kernels"]
+                ),
+                contents=contents,
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RuntimeError(
+                f"{path} can't be read ({type(error).__name__}: {error}): reinstall flash-attn."
+            ) from error
+
+
+@functools.cache
+def manifest() -> Manifest:
+    """The installed manifest. Raises RuntimeError when there is none."""
+    for place in _places():
+        path = place / "kernels" / "manifest.json"
+        if path.is_file():
+            return Manifest.read(path)
+    raise RuntimeError(
+        f"{_places()[0] / 'kernels' / 'manifest.json'} is missing, so this flash_attn has no kernels: "
+        "install a built wheel of flash-attn."
+    )
+
+
+def has_family(family: str) -> bool:
+    return family in manifest().families
+
+
+class Buffer(threading.local):
+    """One argument struct a thread, written anew by every call and addressed once."""
+
+    def __init__(self, structure: type[ctypes.Structure]) -> None:
+        self.size = ctypes.sizeof(structure)
+        self.bytes = ctypes.create_string_buffer(self.size)
+        self.address = ctypes.addressof(self.bytes)
+        self.pack = _abi.packer(structure).pack_into
+
+
+class Launcher:
+    """The loaded library, its kernels announced to it.
+
+    Each method takes the values of the struct's fields in the order of the header, from ``device`` on, and
+    raises RuntimeError with the launcher's own sentence.
+    """
+
+    def __init__(self, library: ctypes.CDLL, kernels: Manifest) -> None:
+        for name, (result, arguments) in _abi.PROTOTYPES.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise RuntimeError(
+                    f"{library._name} has no {name}, so it is of another version than flash_attn's "
+                    "Python files: "
+                    "reinstall flash-attn."
+                ) from None
+            function.restype = result
+            function.argtypes = arguments
+        self._library = library
+        version = library.flash_attn_abi_version()
+        if version != _abi.ABI_VERSION:
+            raise RuntimeError(
+                f"{library._name} speaks interface version {version}, flash_attn's Python files speak "
+                f"{_abi.ABI_VERSION}: reinstall flash-attn."
+            )
+        self._fwd = library.flash_attn_fwd
+        self._bwd = library.flash_attn_bwd
+        self._fwd_args = Buffer(_abi.FwdArgs)
+        self._append_args = Buffer(_abi.AppendArgs)
+        self._bwd_args = Buffer(_abi.BwdArgs)
+        fatbins = (_abi.Fatbin * len(kernels.fatbins))(
+            *((name.encode(), sha256.encode()) for name, sha256 in kernels.fatbins)
+        )
+        self._check(
+            library.flash_attn_set_kernels(os.fsencode(kernels.folder), fatbins, len(kernels.fatbins))
+        )
+
+    def forward(self, *values: float) -> None:
+        args = self._fwd_args
+        args.pack(args.bytes, 0, args.size, *values)
+        if self._fwd(args.address):
+            self._fail()
+
+    def forward_plan(self, *values: float) -> tuple[int, int]:
+        """How many ways to split the keys, and the bytes of scratch to hand over."""
+        args = self._fwd_args
+        args.pack(args.bytes, 0, args.size, *values)
+        plan = _abi.Plan(ctypes.sizeof(_abi.Plan))
+        self._check(self._library.flash_attn_fwd_plan(args.address, plan))
+        return plan.num_splits, plan.scratch_bytes
+
+    def append(self, *values: float) -> None:
+        args = self._append_args
+        args.pack(args.bytes, 0, args.size, *values)
+        self._check(self._library.flash_attn_append(args.address))
+
+    def backward(self, *values: float) -> None:
+        args = self._bwd_args
+        args.pack(args.bytes, 0, args.size, *values)
+        if self._bwd(args.address):
+            self._fail()
+
+    def backward_plan(self, *values: float) -> int:
+        """Bytes of scratch to hand over."""
+        args = self._bwd_args
+        args.pack(args.bytes, 0, args.size, *values)
+        plan = _abi.Plan(ctypes.sizeof(_abi.Plan))
+        self._check(self._library.flash_attn_bwd_plan(args.address, plan))
+        return int(plan.scratch_bytes)
+
+    def set_smem_limit(self, limit: int) -> None:
+        """Lowers the shared memory (bytes) that a block may use, for tests of small tiles; 0: the device's."""
+        self._check(self._library.flash_attn_set_smem_limit(limit))
+
+    def devices(self) -> list[_abi.DeviceInfo]:
+        """What the driver says of each GPU."""
+        count = ctypes.c_int32()
+        self._check(self._library.flash_attn_device_count(count))
+        infos = []
+        for device in range(count.value):
+            info = _abi.DeviceInfo(ctypes.sizeof(_abi.DeviceInfo))
+            self._check(self._library.flash_attn_get_device_info(device, info))
+            infos.append(info)
+        return infos
+
+    def _check(self, status: int) -> None:
+        if status:
+            self._fail()
+
+    def _fail(self) -> None:
+        raise RuntimeError(self._library.flash_attn_last_error().decode("utf-8", "replace"))
+
+
+_LOADING = threading.Lock()
+
+
+@functools.cache
+def _load() -> Launcher:
+    kernels = manifest()
+    paths = [place / "lib" / LIBRARY_NAME for place in _places()]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise RuntimeError(
+            f"{paths[0]} is missing: install a wheel of flash-attn that was built for this platform."
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RuntimeError(
+            f"{path} can't be loaded ({error}): reinstall flash-attn for this platform."
+        ) from error
+    return Launcher(library, kernels)
+
+
+@functools.cache
+def launcher() -> Launcher:
+    """The launcher, loaded once a process. Raises RuntimeError when it is missing or damaged."""
+    with _LOADING:
+        return _load()
