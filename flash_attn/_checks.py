@@ -13,7 +13,7 @@ from torch import Tensor
 
 MAX_HEAD_DIM = 256
 MAX_ROWS = 2**31 - 1  # the launcher counts rows in 32 bits
-NO_LIMIT = 1 << 29  # a window this wide ends nowhere: longer than any sequence
+NO_LIMIT = 1 << 29  # no sequence may be longer, so a window this wide ends nowhere
 
 DTYPE_CODES = {torch.float16: 0, torch.bfloat16: 1}
 
@@ -185,8 +185,8 @@ def window_side(width: int, name: str = "window_size") -> int:
 def length(value: object, name: str) -> None:
     if not isinstance(value, int):
         raise TypeError(f"{name} must be an int, but it is {_kind(value)}.")
-    if not 0 <= value <= MAX_ROWS:
-        raise RuntimeError(f"{name} is {value}, but it must be at least 0 and at most {MAX_ROWS}.")
+    if not 0 <= value <= NO_LIMIT:
+        raise RuntimeError(f"{name} is {value}, but it must be at least 0 and at most {NO_LIMIT}.")
 
 
 def index(x: object, name: str, q: Tensor, shape: tuple[int, ...]) -> None:
@@ -235,9 +235,10 @@ def alibi(slopes: Tensor | None, q: Tensor, batch: int, nheads: int) -> int:
             f"alibi_slopes has shape {tuple(slopes.shape)}, but it must be ({nheads},) or ({batch}, "
             f"{nheads})."
         )
-    if slopes.stride(-1) != 1 and nheads > 1:
-        raise RuntimeError(f"alibi_slopes must be contiguous in its last dimension, not {slopes.stride()}.")
-    return slopes.stride(0) if slopes.dim() == 2 else 0
+    batch_stride = slopes.stride(0) if slopes.dim() == 2 and batch > 1 else 0
+    if (slopes.stride(-1) != 1 and nheads > 1) or batch_stride not in (0, nheads):
+        raise RuntimeError(f"alibi_slopes must be contiguous, but it has strides {slopes.stride()}.")
+    return batch_stride
 
 
 def like(x: object, name: str, other: Tensor, other_name: str) -> None:

@@ -126,7 +126,7 @@ class Launcher:
         self._append_args = Buffer(_abi.AppendArgs)
         self._bwd_args = Buffer(_abi.BwdArgs)
         fatbins = (_abi.Fatbin * len(kernels.fatbins))(
-            *((name.encode(), sha256.encode()) for name, sha256 in kernels.fatbins)
+            *(_abi.Fatbin(name.encode(), sha256.encode()) for name, sha256 in kernels.fatbins)
         )
         self._check(
             library.flash_attn_set_kernels(os.fsencode(kernels.folder), fatbins, len(kernels.fatbins))
@@ -166,7 +166,7 @@ class Launcher:
         return int(plan.scratch_bytes)
 
     def set_smem_limit(self, limit: int) -> None:
-        """Lowers the shared memory (bytes) that a block may use, for tests of small tiles; 0: the device's."""
+        """Lowers the shared memory (bytes) that a block may use, for tests; 0: the device's."""
         self._check(self._library.flash_attn_set_smem_limit(limit))
 
     def devices(self) -> list[_abi.DeviceInfo]:
