@@ -77,4 +77,48 @@ struct Flash_fwd_kernel_traits {
     static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
 };
 
+// The backward holds S and dP transposed, keys for rows, so that P and dS are operand A of dV and dK as they are.
+// kWarpsD warps share their keys: each takes a part of the queries in S and dP, and a part of the head dimension in dV
+// and dK; P and dS go from one to the other through shared memory.
+template <typename Element_, int kHeadDim_, int kBlockM_, int kBlockN_, int kNWarps_, int kSmemBytes_, Variant kVariant_>
+struct Flash_bwd_kernel_traits {
+    using Element = Element_;
+    using Layout = Smem_layout<kHeadDim_>;    // Q, dO, K, V
+    using Layout_ds = Smem_layout<kBlockM_>;  // P and dS: (keys, queries)
+    static constexpr Variant kVariant = kVariant_;
+    static constexpr int kHeadDim = kHeadDim_;
+    static constexpr int kBlockM = kBlockM_;
+    static constexpr int kBlockN = kBlockN_;
+    static constexpr int kNWarps = kNWarps_;
+    static constexpr int kNThreads = kNWarps * 32;
+
+    static constexpr int kWarpsD = kHeadDim >= 128 ? 2 : 1;
+    static constexpr int kKeysPerWarp = kBlockN / (kNWarps / kWarpsD);
+    static constexpr int kQueriesPerWarp = kBlockM / kWarpsD;
+    static constexpr int kMTiles = kKeysPerWarp / 16;          // of S, dP, dV and dK
+    static constexpr int kNTiles = kQueriesPerWarp / 8;        // of S and dP
+    static constexpr int kDTiles = kHeadDim / kWarpsD / 8;     // of dV and dK
+    static_assert(kKeysPerWarp % 16 == 0 && kQueriesPerWarp % 16 == 0, "tiles are made of 16x16 blocks");
+
+    // dQ is cut among the warps along queries and head dimension.
+    static constexpr int kDqWarpsM = kBlockM >= 64 && kHeadDim % 64 == 0 ? 2 : kBlockM / 16;
+    static constexpr int kDqWarpsD = kNWarps / kDqWarpsM;
+    static constexpr int kDqMTiles = kBlockM / 16 / kDqWarpsM;
+    static constexpr int kDqDBlocks = kHeadDim / 16 / kDqWarpsD;
+    static_assert(kDqWarpsD * kDqDBlocks * 16 == kHeadDim, "dQ must divide among the warps");
+
+    static constexpr int kSmemKV = kBlockN * Layout::kRowBytes;
+    static constexpr int kSmemDs = kBlockN * Layout_ds::kRowBytes;
+    static constexpr int kSmemP = kWarpsD > 1 ? kSmemDs : 0;
+    static constexpr int kSmemQ = kBlockM * Layout::kRowBytes;
+    static constexpr int kSmemRow = kBlockM * 4;               // one float a query
+    static constexpr int kSmemStage = 2 * kSmemQ + 2 * kSmemRow;
+    static constexpr int kStages = (kSmemBytes_ - 2 * kSmemKV - kSmemP - kSmemDs) / kSmemStage;
+    static_assert((kStages == 1 || kStages == 2) &&
+                      kSmemBytes_ == 2 * kSmemKV + kSmemP + kSmemDs + kStages * kSmemStage,
+                  "smem_bytes in kernels.json must be K, V, dS, P if warps share keys, and one or two stages of Q and dO");
+
+    static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
+};
+
 }  // namespace flash

@@ -30,7 +30,7 @@ __forceinline__ __device__ float alibi_slope(const Flash_problem &problem, int b
 }
 
 // Adds -slope * |distance from the diagonal|. diagonal: first_row + seqlen_k - seqlen_q - first_key, where first_row and
-// first_key are those of this thread's upper left element. Transposed: a tile's rows are keys.
+// first_key are those of this thread's upper left element. Is_transposed: the tiles have keys for rows.
 template <bool Is_transposed, int kMTiles, int kNTiles>
 __forceinline__ __device__ void apply_alibi(float (&acc)[kMTiles][kNTiles][4], float slope, int diagonal) {
     const float distance = static_cast<float>(diagonal);
@@ -64,6 +64,29 @@ __forceinline__ __device__ void apply_mask(float (&acc_s)[kMTiles][kSTiles][4], 
                 for (int j = 0; j < 2; ++j) {
                     const int key = ni * 8 + j;
                     if (key < begin || key >= end) { acc_s[mi][ni][half * 2 + j] = -INFINITY; }
+                }
+            }
+        }
+    }
+}
+
+// The same for the transpose of S, whose tiles have keys for rows.
+template <int kMTiles, int kNTiles>
+__forceinline__ __device__ void apply_mask_transposed(float (&acc_st)[kMTiles][kNTiles][4], const Window &window,
+                                                      int first_row, int first_key) {
+    #pragma unroll
+    for (int ni = 0; ni < kNTiles; ++ni) {
+        #pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int row = first_row + ni * 8 + j;
+            const int begin = window.key_begin(row) - first_key;
+            const int end = window.key_end(row) - first_key;
+            #pragma unroll
+            for (int mi = 0; mi < kMTiles; ++mi) {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int key = mi * 16 + half * 8;
+                    if (key < begin || key >= end) { acc_st[mi][ni][half * 2 + j] = -INFINITY; }
                 }
             }
         }

@@ -63,6 +63,19 @@ __forceinline__ __device__ uint32_t pack<__nv_bfloat16>(float low, float high) {
     return packed;
 }
 
+template <typename Element>
+__forceinline__ __device__ float2 unpack(uint32_t packed);
+
+template <>
+__forceinline__ __device__ float2 unpack<__half>(uint32_t packed) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&packed));
+}
+
+template <>
+__forceinline__ __device__ float2 unpack<__nv_bfloat16>(uint32_t packed) {
+    return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u));
+}
+
 // Copies 16 bytes from device to shared memory behind the program's back; with source_bytes = 0 it writes zeros and
 // reads nothing.
 __forceinline__ __device__ void cp_async_16(uint32_t destination, const void *source, int source_bytes) {

@@ -32,10 +32,12 @@ __forceinline__ __device__ void fma_f32x2(float &d0, float &d1, float a0, float 
 #endif
 }
 
-// x = 2^(x * scale - max_scaled) for one row of one mma tile.
-__forceinline__ __device__ void scale_apply_exp2(float &x0, float &x1, float scale, float max_scaled) {
+// x = 2^(x * scale - max_scaled) for two neighbours in an mma tile: of one row in the forward, of one column of S, and so
+// of two rows, in the backward.
+__forceinline__ __device__ void scale_apply_exp2(float &x0, float &x1, float scale, float max0_scaled,
+                                                 float max1_scaled) {
     float t0, t1;
-    fma_f32x2(t0, t1, x0, x1, scale, scale, -max_scaled, -max_scaled);
+    fma_f32x2(t0, t1, x0, x1, scale, scale, -max0_scaled, -max1_scaled);
     x0 = exp2_approx(t0);
     x1 = exp2_approx(t1);
 }
@@ -110,7 +112,8 @@ struct Softmax {
         for (int r = 0; r < kRows; ++r) {
             float &x0 = acc_s[r / 2][ni][r % 2 * 2];
             float &x1 = acc_s[r / 2][ni][r % 2 * 2 + 1];
-            scale_apply_exp2(x0, x1, scale_log2, Check_inf && row_max[r] == -INFINITY ? 0.f : row_max[r]);
+            const float max = Check_inf && row_max[r] == -INFINITY ? 0.f : row_max[r];
+            scale_apply_exp2(x0, x1, scale_log2, max, max);
             row_sum[r] += x0 + x1;
         }
     }
