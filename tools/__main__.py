@@ -1,0 +1,40 @@
+"""``python -m tools COMMAND``: each command is one module, imported only when it is the one asked for.
+
+A command module defines ``command``, a function whose signature typer reads. What is slow to import (pefile,
+torch, matplotlib) belongs inside that function, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import typer
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "verify": ("tools.verify.command", "Open wheels and check everything that is inside them."),
+}
+
+
+def _placeholder() -> None:
+    """Stands for a command that is listed but not asked for."""
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The application for these arguments, with the module of the named command, and no other, imported."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def tools() -> None:
+        """Maintainer's tools of flash-attn."""
+
+    for name, (module, summary) in COMMANDS.items():
+        command: Callable[..., Any] = import_module(module).command if name in arguments[:1] else _placeholder
+        app.command(name, help=summary if command is _placeholder else None)(command)
+    return app
+
+
+if __name__ == "__main__":
+    build_app(sys.argv[1:])(prog_name="python -m tools")

@@ -1,0 +1,56 @@
+"""``python -m tools verify``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Wheels = Annotated[
+    list[Path], typer.Argument(metavar="WHEEL...", help="Wheels to open.", show_default=False)
+]
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print everything as one JSON document instead of tables.")
+]
+_Archs = Annotated[
+    str | None,
+    typer.Option(help='Architectures that must be there, such as "80;90". Left out: those of the manifest.'),
+]
+_Kernels = Annotated[
+    Path | None,
+    typer.Option(
+        help="The list of kernels to check against. Left out: this checkout's kernels.json.",
+        show_default=False,
+    ),
+]
+
+
+def command(wheels: _Wheels, as_json: _Json = False, archs: _Archs = None, kernels: _Kernels = None) -> None:
+    """Open wheels and check everything that is inside them.
+
+    Exits 1 with one line for each thing that is wrong. Several wheels must also carry the same fatbins,
+    byte for byte.
+    """
+    from tools.verify.cuobjdump import find_cuobjdump
+    from tools.verify.expected import KERNEL_LIST, read_kernel_list
+    from tools.verify.inspector import Inspector
+    from tools.verify.problems import ToolMissingError, UnreadableError
+    from tools.verify.report import judge
+
+    try:
+        path = kernels or (KERNEL_LIST if KERNEL_LIST.is_file() else None)
+        inspector = Inspector(find_cuobjdump(), read_kernel_list(path) if path else None, _split(archs))
+    except (ToolMissingError, UnreadableError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(judge(inspector, wheels, as_json))
+
+
+def _split(archs: str | None) -> list[str]:
+    found = [arch.removesuffix("-real") for arch in re.split(r"[;,\s]+", archs or "") if arch]
+    for arch in found:
+        if not re.fullmatch(r"\d{2,3}[af]?", arch):
+            raise typer.BadParameter(f'"{arch}" is no architecture; expected numbers such as "80;90;100"')
+    return found

@@ -1,0 +1,104 @@
+"""Reads a fatbin once: which kernels it holds, for which architectures, and what each needs."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from tools.verify.cuobjdump import Cuobjdump
+from tools.verify.problems import UnreadableError
+
+_SECTION = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = sm_(\w+)\n", re.MULTILINE)
+_RESOURCES = re.compile(r"^ Function (\S+):\n  REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+) ", re.MULTILINE)
+_ENTRY = re.compile(r"^(?:\.visible )?\.entry (\w+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """SASS of one kernel for one architecture. Sizes in bytes; local memory is per thread."""
+
+    name: str
+    registers: int
+    local_bytes: int  # the stack frame; our kernels keep nothing there, so it is all spill
+    shared_bytes: int  # static
+    opcodes: frozenset[int]  # low 12 bits of each instruction; `sass` knows their names
+
+
+@dataclass(frozen=True)
+class Fatbin:
+    """``sass`` maps an architecture ("90") to kernels by name, ``ptx`` one to entry names."""
+
+    sha256: str
+    size: int
+    sass: Mapping[str, Mapping[str, KernelCode]]
+    ptx: Mapping[str, frozenset[str]]
+
+
+def parse_resources(text: str) -> dict[str, dict[str, tuple[int, int, int]]]:
+    """Architecture -> kernel -> (registers, local bytes, static shared bytes), of ``-res-usage``."""
+    return {
+        arch: {
+            name: (int(registers), int(stack) + int(local), int(shared))
+            for name, registers, stack, shared, local in _RESOURCES.findall(body)
+        }
+        for kind, arch, body in _sections(text)
+        if kind == "elf"
+    }
+
+
+def parse_ptx(text: str) -> dict[str, frozenset[str]]:
+    """Architecture -> names of entry points, from ``cuobjdump -ptx``."""
+    return {arch: frozenset(_ENTRY.findall(body)) for kind, arch, body in _sections(text) if kind == "ptx"}
+
+
+def _sections(text: str) -> list[tuple[str, str, str]]:
+    _, *parts = _SECTION.split(text)
+    return list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+
+
+def read_fatbin(path: Path, tool: Cuobjdump) -> Fatbin:
+    """Raises UnreadableError when the file is damaged."""
+    text = tool.run("-res-usage", "-ptx", path)
+    opcodes = _read_opcodes(path, tool)
+    sass = {
+        arch: {
+            name: KernelCode(name, *numbers, opcodes.get(arch, {}).get(name, frozenset()))
+            for name, numbers in kernels.items()
+        }
+        for arch, kernels in parse_resources(text).items()
+    }
+    data = path.read_bytes()
+    return Fatbin(sha256(data).hexdigest(), len(data), sass, parse_ptx(text))
+
+
+def _read_opcodes(path: Path, tool: Cuobjdump) -> dict[str, dict[str, frozenset[int]]]:
+    """Architecture -> kernel -> opcodes, read from the machine words of the cubins inside."""
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        tool.run("-xelf", "all", path.resolve(), cwd=Path(scratch))
+        for cubin in sorted(Path(scratch).iterdir()):
+            arch = cubin.stem.rpartition(".sm_")[2]
+            try:
+                with cubin.open("rb") as stream:
+                    found[arch] = {
+                        section.name.removeprefix(".text."): _opcodes(section.data())
+                        for section in ELFFile(stream).iter_sections()
+                        if section.name.startswith(".text.")
+                    }
+            except (ELFError, ValueError, UnicodeDecodeError) as error:
+                raise UnreadableError(f"its code for sm_{arch} is damaged ({error})") from None
+    return found
+
+
+def _opcodes(code: bytes) -> frozenset[int]:
+    """An instruction is 16 bytes since sm_70; the low 12 bits of its first 8 say what it does."""
+    words = array("Q", code[: len(code) // 16 * 16])
+    return frozenset(word & 0xFFF for word in words[::2])

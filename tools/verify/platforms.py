@@ -1,0 +1,42 @@
+"""The platforms that wheels are made for, and what each lets a library be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LIBRARIES = {"flash_attn/lib/libflash_attn.so": "elf", "flash_attn/lib/flash_attn.dll": "pe"}
+NEWEST_GLIBC = (2, 28)
+_MANYLINUX = re.compile(r"manylinux(?:_(\d+)_(\d+)|(1|2010|2014))_(x86_64|aarch64)")
+_LEGACY_GLIBC = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
+_WINDOWS = {"win_amd64": "AMD64", "win_arm64": "ARM64"}
+
+
+@dataclass(frozen=True)
+class Platform:
+    """``glibc`` is the oldest C library that the tag promises to run with; None on Windows."""
+
+    library: str
+    machine: str
+    glibc: tuple[int, int] | None = None
+
+
+def platform_of(tags: Iterable[str]) -> Platform | None:
+    """The one platform that all these tags mean, None when a tag is unknown or two of them disagree."""
+    found = [_platform(tag) for tag in tags]
+    known = [platform for platform in found if platform]
+    if not known or len(known) != len(found) or len({platform.machine for platform in known}) != 1:
+        return None
+    return min(known, key=lambda platform: platform.glibc or (0, 0))
+
+
+def _platform(tag: str) -> Platform | None:
+    if tag in _WINDOWS:
+        return Platform("flash_attn/lib/flash_attn.dll", _WINDOWS[tag])
+    match = _MANYLINUX.fullmatch(tag)
+    if not match:
+        return None
+    major, minor, legacy, machine = match.groups()
+    glibc = _LEGACY_GLIBC[legacy] if legacy else (int(major), int(minor))
+    return Platform("flash_attn/lib/libflash_attn.so", machine, glibc)

@@ -1,0 +1,151 @@
+"""Shows verdicts: tables and lines for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from tools.verify.expected import Kernel
+from tools.verify.inspector import Inspector, Verdict, compare
+from tools.verify.problems import Problem
+
+
+def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool) -> int:
+    """Verifies these wheels, prints what was found, and returns the exit status: 1 when anything is wrong."""
+    verdicts = [inspector.verify(path) for path in paths]
+    differences = compare(verdicts)
+    wrong = lines(verdicts, differences)
+    if json_wanted:
+        print(json.dumps(as_json(verdicts, differences), indent=2))
+    else:
+        console = Console()
+        for verdict in verdicts:
+            show(console, verdict)
+        if not wrong:
+            print(f"{len(paths)} {'wheels' if len(paths) > 1 else 'wheel'} verified: nothing is wrong.")
+    for line in wrong:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def show(console: Console, verdict: Verdict) -> None:
+    """The kernels by architecture, then what the wheel and its launcher are."""
+    if not verdict.wheel:
+        return
+    if verdict.want:
+        console.print(_kernels(verdict))
+    console.print(_summary(verdict))
+
+
+def _kernels(verdict: Verdict) -> Table:
+    want = verdict.want
+    assert want is not None
+    table = Table(title=verdict.path.name, caption="registers a thread, +bytes spilled", title_justify="left")
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("tile", no_wrap=True)
+    for arch in want.sass:
+        table.add_column(f"sm_{arch}", justify="right")
+    table.add_column(f"PTX {want.ptx}")
+    for kernel in want.kernels.values():
+        fatbin = verdict.fatbins.get(kernel.fatbin)
+        ptx = fatbin is not None and kernel.name in fatbin.ptx.get(want.ptx or "", ())
+        cells = [_cell(verdict, kernel, arch) for arch in want.sass]
+        tile = f"{kernel.block_m}x{kernel.block_n}, {kernel.warps} warps, {kernel.smem_bytes / 1024:g} KB"
+        table.add_row(kernel.name, tile, *cells, Text("yes") if ptx else Text("missing", "red"))
+    return table
+
+
+def _cell(verdict: Verdict, kernel: Kernel, arch: str) -> Text:
+    fatbin = verdict.fatbins.get(kernel.fatbin)
+    code = fatbin.sass.get(arch, {}).get(kernel.name) if fatbin else None
+    if code is None:
+        return Text("missing", "red")
+    spill = f" +{code.local_bytes}" if code.local_bytes else ""
+    return Text(f"{code.registers}{spill}", "red" if code.local_bytes > kernel.spill_bytes else "")
+
+
+def _summary(verdict: Verdict) -> Group:
+    wheel = verdict.wheel
+    assert wheel is not None
+    images = sum(len(kernels) for fatbin in verdict.fatbins.values() for kernels in fatbin.sass.values())
+    lines = [f"tag       {', '.join(sorted(map(str, wheel.tags)))}", f"size      {wheel.size / 1e6:.2f} MB"]
+    if verdict.manifest and verdict.want:
+        lines.append(
+            f"kernels   {len(verdict.want.kernels)} in {len(verdict.fatbins)} fatbins, {images} compiled for "
+            f"{', '.join(verdict.manifest.sass)} by nvcc {verdict.manifest.toolkit}"
+        )
+    if verdict.library:
+        name, library = verdict.library
+        glibc = f", glibc {'.'.join(map(str, library.glibc))}" if library.glibc else ""
+        imports = ", ".join(library.imports) or "nothing"
+        lines.append(
+            f"launcher  {name} for {library.machine}{glibc}, {len(library.exports)} exports, needs {imports}"
+        )
+    return Group(*(Text(line) for line in lines), Text())
+
+
+def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[str]:
+    """One line for each thing that is wrong."""
+    found = [
+        f"{verdict.path.name}: {problem.message}" for verdict in verdicts for problem in verdict.problems
+    ]
+    return [" ".join(line.split()) for line in (*found, *(problem.message for problem in differences))]
+
+
+def as_json(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> dict[str, Any]:
+    """Everything that was read and everything that is wrong, in JSON's types."""
+    return {
+        "ok": not differences and not any(verdict.problems for verdict in verdicts),
+        "wheels": [_wheel_json(verdict) for verdict in verdicts],
+        "differences": [problem.message for problem in differences],
+    }
+
+
+def _wheel_json(verdict: Verdict) -> dict[str, Any]:
+    wheel, manifest = verdict.wheel, verdict.manifest
+    name, library = verdict.library or (None, None)
+    return {
+        "file": verdict.path.name,
+        "sha256": wheel and wheel.sha256,
+        "size": wheel and wheel.size,
+        "version": wheel and wheel.version,
+        "tags": sorted(map(str, wheel.tags)) if wheel else [],
+        "toolkit": manifest and manifest.toolkit,
+        "architectures": {"sass": manifest.sass, "ptx": manifest.ptx} if manifest else None,
+        "library": library
+        and {
+            "file": name,
+            "format": library.format,
+            "machine": library.machine,
+            "imports": library.imports,
+            "exports": sorted(library.exports),
+            "glibc": library.glibc and ".".join(map(str, library.glibc)),
+        },
+        "fatbins": {
+            file: {
+                "sha256": fatbin.sha256,
+                "size": fatbin.size,
+                "sass": {
+                    arch: {
+                        code.name: {
+                            "registers": code.registers,
+                            "spill_bytes": code.local_bytes,
+                            "static_shared_bytes": code.shared_bytes,
+                        }
+                        for code in kernels.values()
+                    }
+                    for arch, kernels in fatbin.sass.items()
+                },
+                "ptx": {arch: sorted(entries) for arch, entries in fatbin.ptx.items()},
+            }
+            for file, fatbin in verdict.fatbins.items()
+        },
+        "problems": [{"check": problem.check, "message": problem.message} for problem in verdict.problems],
+    }
