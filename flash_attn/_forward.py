@@ -183,8 +183,8 @@ NOT_PAGED = (0, 0, 0, 0, 0, 0)
 def launch_split(
     launcher: _launcher.Launcher, device: torch.device, values: tuple[float, ...], num_splits: int
 ) -> None:
-    """Launches with keys split num_splits ways, 0: as the launcher finds best."""
-    num_splits, scratch_bytes = launcher.forward_plan(*values, num_splits, 0, 0)
+    """Launches with keys split num_splits ways, 0: as the launcher finds best, the same way in both calls."""
+    _, scratch_bytes = launcher.forward_plan(*values, num_splits, 0, 0)
     scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device) if scratch_bytes else None
     launcher.forward(*values, num_splits, _tensors.address(scratch), scratch_bytes)
 

@@ -1,4 +1,4 @@
-"""Makes ``tests/`` importable, so that tests of every folder find the mock driver's helpers (``import mock_driver``)."""
+"""Makes ``tests/`` importable, so that tests of every folder find the helpers in ``mock_driver``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from mock_driver import driver, toolchain
 from mock_driver.driver import MockDriver
 from mock_driver.isolated import isolated

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes.util
 from pathlib import Path
 
 import pytest
-
 from mock_driver import driver, kernel_table, toolchain
 from mock_driver.driver import DEVICES, Device, MockDriver
 from mock_driver.isolated import isolated
 from mock_driver.launcher import (
-    BF16, CUDA_ERROR, FP16, NO_DEVICE, NO_DRIVER, Launcher, LauncherError, append_args, bwd_args, fwd_args,
-)  # fmt: skip
+    BF16,
+    CUDA_ERROR,
+    FP16,
+    NO_DEVICE,
+    NO_DRIVER,
+    Launcher,
+    LauncherError,
+    append_args,
+    bwd_args,
+    fwd_args,
+)
 
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="the mock driver needs a C compiler")
 
@@ -28,7 +37,9 @@ def first_fitting(family: str, head_dim: int, smem_bytes: int) -> kernel_table.T
     return next(tile for tile in kernel_table.tiles(family, table_head_dim) if tile.smem_bytes <= smem_bytes)
 
 
-@pytest.mark.parametrize("index", range(len(DEVICES)), ids=[str(device.compute_capability) for device in DEVICES])
+@pytest.mark.parametrize(
+    "index", range(len(DEVICES)), ids=[str(device.compute_capability) for device in DEVICES]
+)
 @isolated
 def test_every_device_gets_the_first_tile_it_can_hold(index: int, tmp_path: str) -> None:
     device = DEVICES[index]
@@ -46,8 +57,10 @@ def test_every_device_gets_the_first_tile_it_can_hold(index: int, tmp_path: str)
             tile = first_fitting("flash_bwd", head_dim, device.smem_optin)
             prefix = f"flash_bwd_hdim{tile.head_dim}_{dtype_name}"
             assert [launch.kernel for launch in mock.launches[-3:]] == [
-                f"{prefix}_dot_do_o{tile.suffix}", f"{prefix}{tile.suffix}", f"{prefix}_convert_dq{tile.suffix}",
-            ]  # fmt: skip
+                f"{prefix}_dot_do_o{tile.suffix}",
+                f"{prefix}{tile.suffix}",
+                f"{prefix}_convert_dq{tile.suffix}",
+            ]
 
 
 def test_the_table_has_tiles_that_devices_choose_between() -> None:
@@ -73,7 +86,9 @@ def test_smem_limit_gives_a_large_device_the_small_tiles(tmp_path: str) -> None:
 def test_smem_limit_below_every_tile(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.HOPPER)
     launcher.set_smem_limit(4096)
-    with pytest.raises(LauncherError, match="GPU 0 offers a block 4096 bytes of shared memory, too few") as error:
+    with pytest.raises(
+        LauncherError, match="GPU 0 offers a block 4096 bytes of shared memory, too few"
+    ) as error:
         launcher.run(fwd_args())
     assert error.value.status == NO_DEVICE
     with pytest.raises(LauncherError, match="limit is -1 bytes: it must be positive, or 0"):
@@ -81,21 +96,16 @@ def test_smem_limit_below_every_tile(tmp_path: str) -> None:
     assert mock.launch_count == 0
 
 
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="this machine has a driver")
 @isolated
 def test_no_driver(tmp_path: str) -> None:
     launcher = Launcher(toolchain.launcher())
-    if Path("/proc/self/maps").read_text().count("libcuda.so"):
-        raise AssertionError("this test must run without any driver")
     launcher.use_made_up_kernels(Path(tmp_path))  # needs no driver
     assert launcher.library.flash_attn_abi_version() == 1
-    try:
-        count = launcher.device_count()
-    except LauncherError as error:
-        assert error.status in (NO_DRIVER, NO_DEVICE)
-        if error.status == NO_DRIVER:
-            assert "install the NVIDIA driver, version 580 or newer" in str(error)
-    else:  # a machine with a real driver
-        assert count > 0
+    for call in (launcher.device_count, lambda: launcher.device_info(0), lambda: launcher.run(fwd_args())):
+        with pytest.raises(LauncherError, match="install the NVIDIA driver, version 580 or newer") as error:
+            call()
+        assert error.value.status == NO_DRIVER
 
 
 @isolated
@@ -103,7 +113,9 @@ def test_a_driver_that_is_too_old(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.HOPPER)
     mock.set_driver_version(12080)
     for _ in range(2):
-        with pytest.raises(LauncherError, match=r"it supports CUDA 12\.8, and flash-attn needs driver 580 or newer") as error:
+        with pytest.raises(
+            LauncherError, match=r"it supports CUDA 12\.8, and flash-attn needs driver 580 or newer"
+        ) as error:
             launcher.run(fwd_args())
         assert error.value.status == NO_DRIVER
     assert mock.count("cuInit") == 0
@@ -113,11 +125,23 @@ def test_a_driver_that_is_too_old(tmp_path: str) -> None:
 
 
 ENTRY_POINTS = (
-    "cuInit", "cuGetErrorName", "cuGetErrorString", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
-    "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxSetCurrent",
-    "cuThreadExchangeStreamCaptureMode", "cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelSetAttribute",
-    "cuKernelGetFunction", "cuLaunchKernel",
-)  # fmt: skip
+    "cuInit",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuKernelSetAttribute",
+    "cuKernelGetFunction",
+    "cuLaunchKernel",
+)
 
 
 @isolated
@@ -125,7 +149,9 @@ def test_a_driver_that_lacks_an_entry_point(tmp_path: str) -> None:
     for entry_point in ENTRY_POINTS:
         mock, launcher = start(tmp_path, driver.HOPPER)
         mock.hide(entry_point)
-        with pytest.raises(LauncherError, match=rf"lacks the entry point {entry_point}: reinstall the NVIDIA driver") as error:
+        with pytest.raises(
+            LauncherError, match=rf"lacks the entry point {entry_point}: reinstall the NVIDIA driver"
+        ) as error:
             launcher.run(fwd_args())
         assert error.value.status == NO_DRIVER
 
@@ -157,7 +183,9 @@ def test_no_gpu(tmp_path: str) -> None:
 def test_a_gpu_that_is_too_old(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.TURING, driver.AMPERE)
     for args in (fwd_args(), bwd_args(), append_args()):
-        with pytest.raises(LauncherError, match=r"GPU 0 \(NVIDIA GeForce RTX 2080 Ti\) has compute capability 7\.5") as error:
+        with pytest.raises(
+            LauncherError, match=r"GPU 0 \(NVIDIA GeForce RTX 2080 Ti\) has compute capability 7\.5"
+        ) as error:
             launcher.run(args)
         assert error.value.status == NO_DEVICE
     assert launcher.device_info(0).compute_capability == 75  # diagnostics may still ask
@@ -170,7 +198,10 @@ def test_a_gpu_that_is_too_old(tmp_path: str) -> None:
 def test_a_gpu_that_is_not_there(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.HOPPER)
     for device in (-1, 1, 63, 64, 1 << 30):
-        for call in (lambda device=device: launcher.run(fwd_args(device=device)), lambda device=device: launcher.device_info(device)):
+        for call in (
+            lambda device=device: launcher.run(fwd_args(device=device)),
+            lambda device=device: launcher.device_info(device),
+        ):
             with pytest.raises(LauncherError, match=f"There is no GPU {device}") as error:
                 call()
             assert error.value.status == NO_DEVICE
@@ -191,7 +222,9 @@ def test_device_info(tmp_path: str) -> None:
         assert info.l2_bytes == device.l2_bytes
 
 
-FAILURES = tuple(call for call in ENTRY_POINTS if not call.startswith("cuGetError") and call != "cuCtxSetCurrent")
+FAILURES = tuple(
+    call for call in ENTRY_POINTS if not call.startswith("cuGetError") and call != "cuCtxSetCurrent"
+)
 
 
 @pytest.mark.parametrize("call", FAILURES)
@@ -203,20 +236,24 @@ def test_every_call_that_fails_is_named_and_tried_again(call: str, tmp_path: str
     with pytest.raises(LauncherError) as error:
         launcher.run(args)
     assert error.value.status == CUDA_ERROR
-    assert str(error.value).startswith(f"{call} failed with CUDA_ERROR_OUT_OF_MEMORY (2, as the mock driver was told) while ")
+    assert str(error.value).startswith(
+        f"{call} failed with CUDA_ERROR_OUT_OF_MEMORY (2, as the mock driver was told) while "
+    )
     assert str(error.value).endswith(": free some GPU memory and call again")
     assert mock.launch_count == 0
     mock.fail(call, 0)
     launcher.run(args)
     assert mock.launch_count == 1
-    assert mock.library.cuInit(0) == 0 and mock.current_context is None
+    assert mock.current_context is None
 
 
 @isolated
 def test_a_context_switch_that_fails(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.HOPPER)
     mock.fail("cuCtxSetCurrent", 201)
-    with pytest.raises(LauncherError, match=r"cuCtxSetCurrent failed with CUDA_ERROR_INVALID_CONTEXT") as error:
+    with pytest.raises(
+        LauncherError, match=r"cuCtxSetCurrent failed with CUDA_ERROR_INVALID_CONTEXT"
+    ) as error:
         launcher.run(fwd_args())
     assert error.value.status == CUDA_ERROR
     assert mock.launch_count == 0

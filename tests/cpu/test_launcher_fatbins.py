@@ -1,4 +1,4 @@
-"""The files that hold the kernels: damaged, missing, cut short, unreadable, unlisted; and when they are loaded."""
+"""The files that hold the kernels: when they are loaded, and what happens when they are not right."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 from pathlib import Path
 
 import pytest
-
 from mock_driver import driver, toolchain
 from mock_driver.driver import MockDriver
 from mock_driver.isolated import isolated
 from mock_driver.kernel_table import fatbin_bytes, write_fatbins
 from mock_driver.launcher import (
-    BAD_KERNELS, CUDA_ERROR, INVALID_ARGUMENT, Launcher, LauncherError, append_args, bwd_args, fwd_args,
-)  # fmt: skip
+    BAD_KERNELS,
+    CUDA_ERROR,
+    INVALID_ARGUMENT,
+    Launcher,
+    LauncherError,
+    append_args,
+    bwd_args,
+    fwd_args,
+)
 
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="the mock driver needs a C compiler")
 
@@ -54,15 +60,28 @@ def test_a_hot_call_asks_the_driver_for_nothing_but_the_launch(tmp_path: str) ->
     mock, launcher = start()
     launcher.use_made_up_kernels(Path(tmp_path))
     launcher.run(fwd_args(head_dim=192))
-    calls = ("cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuLibraryLoadData", "cuLibraryGetKernel",
-             "cuKernelSetAttribute", "cuKernelGetFunction", "cuDeviceGetAttribute", "cuDeviceGetCount",
-             "cuThreadExchangeStreamCaptureMode", "cuDevicePrimaryCtxRetain", "cuInit")  # fmt: skip
+    calls = (
+        "cuCtxGetCurrent",
+        "cuCtxSetCurrent",
+        "cuLaunchKernel",
+        "cuLibraryLoadData",
+        "cuLibraryGetKernel",
+        "cuKernelSetAttribute",
+        "cuKernelGetFunction",
+        "cuDeviceGetAttribute",
+        "cuDeviceGetCount",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuDevicePrimaryCtxRetain",
+        "cuInit",
+    )
     before = {call: mock.count(call) for call in calls}
     launcher.run(fwd_args(head_dim=192))
     made = {call: mock.count(call) - before[call] for call in calls}
     assert {call: count for call, count in made.items() if count} == {
-        "cuCtxGetCurrent": 1, "cuCtxSetCurrent": 2, "cuLaunchKernel": 1,
-    }  # fmt: skip
+        "cuCtxGetCurrent": 1,
+        "cuCtxSetCurrent": 2,
+        "cuLaunchKernel": 1,
+    }
 
 
 @isolated
@@ -101,12 +120,22 @@ def test_damaged_and_cut_short(tmp_path: str) -> None:
     mock, launcher = start()
     folder = launcher.use_made_up_kernels(Path(tmp_path))
     good = (folder / FATBIN).read_bytes()
-    for bad in (good[:-1], good[: len(good) // 2], b"", good + b"\0", bytes([good[0] ^ 1]) + good[1:], good[:-1] + b"\xff"):
+    for bad in (
+        good[:-1],
+        good[: len(good) // 2],
+        b"",
+        good + b"\0",
+        bytes([good[0] ^ 1]) + good[1:],
+        good[:-1] + b"\xff",
+    ):
         (folder / FATBIN).write_bytes(bad)
         found = hashlib.sha256(bad).hexdigest()
         expected = hashlib.sha256(good).hexdigest()
-        refused(launcher, rf"The kernel file {folder}/{FATBIN} is damaged \(its {len(bad)} bytes have SHA-256 {found} "
-                          rf"instead of {expected}\): reinstall flash-attn")  # fmt: skip
+        refused(
+            launcher,
+            rf"The kernel file {folder}/{FATBIN} is damaged \(its {len(bad)} bytes have SHA-256 {found} "
+            rf"instead of {expected}\): reinstall flash-attn",
+        )
     assert mock.count("cuLibraryLoadData") == 0  # nothing of it reached the driver
     assert mock.launch_count == 0
     (folder / FATBIN).write_bytes(good)
@@ -119,7 +148,10 @@ def test_unreadable(tmp_path: str) -> None:
     folder = launcher.use_made_up_kernels(Path(tmp_path))
     (folder / FATBIN).unlink()
     (folder / FATBIN).mkdir()
-    refused(launcher, rf"The kernel file {folder}/{FATBIN} can't be read \(system error \d+\): reinstall flash-attn")
+    refused(
+        launcher,
+        rf"The kernel file {folder}/{FATBIN} can't be read \(system error \d+\): reinstall flash-attn",
+    )
     (folder / FATBIN).rmdir()
     (folder / FATBIN).write_bytes(fatbin_bytes(FATBIN))
     (folder / FATBIN).chmod(0)
@@ -135,7 +167,9 @@ def test_unlisted_and_unknown_folder(tmp_path: str) -> None:
     digests = write_fatbins(Path(tmp_path))
     del digests[FATBIN]
     launcher.set_kernels(tmp_path, digests)
-    refused(launcher, f"The manifest in {tmp_path} does not list the kernel file {FATBIN}: reinstall flash-attn")
+    refused(
+        launcher, f"The manifest in {tmp_path} does not list the kernel file {FATBIN}: reinstall flash-attn"
+    )
     launcher.set_kernels(tmp_path, {})
     refused(launcher, "does not list the kernel file")
 
@@ -154,12 +188,18 @@ def test_bytes_that_are_no_fatbin(tmp_path: str) -> None:
 def test_no_code_for_the_gpu(tmp_path: str) -> None:
     mock, launcher = start(driver.SPARK)
     folder = launcher.use_made_up_kernels(Path(tmp_path))
-    for call, name in (("cuLibraryLoadData", f"{folder}/{FATBIN}"), ("cuLibraryGetKernel", "flash_fwd_hdim64_bf16"),
-                       ("cuKernelGetFunction", "flash_fwd_hdim64_bf16")):  # fmt: skip
+    for call, name in (
+        ("cuLibraryLoadData", f"{folder}/{FATBIN}"),
+        ("cuLibraryGetKernel", "flash_fwd_hdim64_bf16"),
+        ("cuKernelGetFunction", "flash_fwd_hdim64_bf16"),
+    ):
         for result in (209, 218, 221, 222, 223):
             mock.fail(call, result)
-            refused(launcher, rf"{name} holds no code that GPU 0 \(compute capability 12\.1\) can run \({call} gave error "
-                              rf"{result}\): install a flash-attn wheel built for it, or a newer NVIDIA driver")  # fmt: skip
+            refused(
+                launcher,
+                rf"{name} holds no code that GPU 0 \(compute capability 12\.1\) can run \({call} gave error "
+                rf"{result}\): install a flash-attn wheel built for it, or a newer NVIDIA driver",
+            )
         mock.fail(call, 0)
     mock.fail("cuLibraryGetKernel", 500)
     refused(launcher, "flash_fwd_hdim64_bf16 is not what the CUDA driver expects")
@@ -199,7 +239,9 @@ def test_lists_that_are_refused(tmp_path: str) -> None:
         assert error.value.status == INVALID_ARGUMENT
     launcher.use_made_up_kernels(Path(tmp_path))
     launcher.run(fwd_args())
-    with pytest.raises(LauncherError, match="Kernels have already been loaded: set their folder before the first launch"):
+    with pytest.raises(
+        LauncherError, match="Kernels have already been loaded: set their folder before the first launch"
+    ):
         launcher.use_made_up_kernels(Path(tmp_path))
     launcher.run(fwd_args(head_dim=96))
     assert mock.launch_count == 2
@@ -207,7 +249,7 @@ def test_lists_that_are_refused(tmp_path: str) -> None:
 
 @isolated
 def test_digests_of_every_length(tmp_path: str) -> None:
-    """SHA-256 pads by the length modulo 64; a right digest goes to the driver, which then refuses the bytes."""
+    """SHA-256 pads by the length modulo 64; with a right digest it is the driver that refuses the bytes."""
     _, launcher = start()
     for size in (54, 55, 56, 57, 63, 64, 65, 119, 120, 128, 1000, 1 << 20):
         content = bytes(i * 7 % 251 for i in range(size))

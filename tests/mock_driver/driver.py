@@ -68,7 +68,11 @@ class MockDriver:
             self.library.mock_cuda_clear_devices()
         for device in devices:
             self.library.mock_cuda_add_device(
-                device.name.encode(), device.compute_capability, device.multiprocessors, device.smem_optin, device.l2_bytes
+                device.name.encode(),
+                device.compute_capability,
+                device.multiprocessors,
+                device.smem_optin,
+                device.l2_bytes,
             )
 
     def fail(self, call: str, result: int, successes: int = 0) -> None:
@@ -116,7 +120,15 @@ class MockDriver:
         raw = structs()["Mock_launch"]()
         while self.library.mock_cuda_get_launch(len(result), ctypes.byref(raw)) == 0:
             result.append(
-                Launch(raw.kernel.decode(), tuple(raw.grid), tuple(raw.block), raw.smem_bytes, raw.device, raw.stream,
-                       raw.thread, bytes(raw.params)[: raw.param_bytes])
-            )  # fmt: skip
+                Launch(
+                    raw.kernel.decode(),
+                    tuple(raw.grid),
+                    tuple(raw.block),
+                    raw.smem_bytes,
+                    raw.device,
+                    raw.stream,
+                    raw.thread,
+                    bytes(raw.params)[: raw.param_bytes],
+                )
+            )
         return result

@@ -1,4 +1,4 @@
-"""Runs a test in an interpreter of its own: driver and launcher keep their state for the life of a process."""
+"""Runs a test in an interpreter of its own: driver and launcher keep their state as long as it lives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,15 @@ def isolated(test: Callable[..., None]) -> Callable[..., None]:
         toolchain.launcher()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MOCK_CUDA_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        command = (sys.executable, "-m", "mock_driver.isolated")
         result = subprocess.run(
-            [sys.executable, "-m", "mock_driver.isolated", str(file), test.__name__, json.dumps(arguments, default=str)],
-            env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
+            [*command, str(file), test.__name__, json.dumps(arguments, default=str)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
         if result.returncode != 0:
             raise AssertionError(f"exit code {result.returncode}\n{result.stdout}{result.stderr}")
 
@@ -39,7 +44,8 @@ def isolated(test: Callable[..., None]) -> Callable[..., None]:
 
 def main(file: str, name: str, arguments: str) -> None:
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Kernels made up for tests: every family, with tiles whose sizes tell them apart, whatever kernels.json says today."""
+"""Kernels made up for tests: every family, with tiles that differ, whatever kernels.json says today."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Kernel:
     @property
     def line(self) -> str:
         tile = self.tile
-        return (
-            f'FLASH_ATTN_KERNEL("{self.name}", "{self.family}", {tile.head_dim}, "{self.dtype}", "{self.variant}", '
-            f"{tile.block_m}, {tile.block_n}, {tile.warps}, {tile.smem_bytes})"
-        )
+        texts = (self.name, self.family, self.dtype, self.variant)
+        name, family, dtype, variant = (f'"{text}"' for text in texts)
+        shape = f"{tile.block_m}, {tile.block_n}, {tile.warps}, {tile.smem_bytes}"
+        return f"FLASH_ATTN_KERNEL({name}, {family}, {tile.head_dim}, {dtype}, {variant}, {shape})"
 
 
 def tiles(family: str, head_dim: int) -> list[Tile]:
@@ -55,9 +55,15 @@ def tiles(family: str, head_dim: int) -> list[Tile]:
             return [Tile(256, 128, 64, 8, 131072), Tile(256, 64, 64, 4, 98304, "_small")]
         return [Tile(head_dim, 128, 64, 4, 384 * head_dim)]
     if family == "flash_fwd_splitkv":
-        return [Tile(head_dim, 64, 64, 4, 384 * head_dim), Tile(head_dim, 16, 128, 4, 256 * head_dim, "_decode")]
+        return [
+            Tile(head_dim, 64, 64, 4, 384 * head_dim),
+            Tile(head_dim, 16, 128, 4, 256 * head_dim, "_decode"),
+        ]
     if head_dim >= 192:
-        return [Tile(head_dim, 64, 64, 8, 640 * head_dim), Tile(head_dim, 32, 64, 8, 384 * head_dim, "_small")]
+        return [
+            Tile(head_dim, 64, 64, 8, 640 * head_dim),
+            Tile(head_dim, 32, 64, 8, 384 * head_dim, "_small"),
+        ]
     return [Tile(head_dim, 64, 128, 8, 512 * head_dim)]
 
 
@@ -65,14 +71,17 @@ def kernels() -> list[Kernel]:
     return [
         Kernel(
             f"{family}_hdim{head_dim}_{dtype}{'' if variant == 'plain' else '_' + variant}{tile.suffix}",
-            family, dtype, variant, tile,
+            family,
+            dtype,
+            variant,
+            tile,
         )
         for family, (variants, stages) in FAMILIES.items()
         for head_dim in HEAD_DIMS
         for tile in tiles(family, head_dim)
         for dtype in DTYPES
         for variant in (*variants, *stages)
-    ]  # fmt: skip
+    ]
 
 
 def write_table(path: Path) -> None:

@@ -117,14 +117,35 @@ def _contiguous(args: Any, rows: int, heads: int, head_dim: int, *names: str) ->
         strides.batch, strides.row, strides.head = rows * heads * head_dim, heads * head_dim, head_dim
 
 
-def _problem(args: Any, batch: int, seqlen_q: int, seqlen_k: int, nheads: int, nheads_k: int, head_dim: int) -> None:
-    change(args, device=0, stream=STREAM, batch=batch, nheads=nheads, nheads_k=nheads_k, head_dim=head_dim,
-           seqlen_q=seqlen_q, seqlen_k=seqlen_k, dtype=BF16, window_left=-1, window_right=-1,
-           softmax_scale=head_dim**-0.5)  # fmt: skip
+def _problem(
+    args: Any, batch: int, seqlen_q: int, seqlen_k: int, nheads: int, nheads_k: int, head_dim: int
+) -> None:
+    change(
+        args,
+        device=0,
+        stream=STREAM,
+        batch=batch,
+        nheads=nheads,
+        nheads_k=nheads_k,
+        head_dim=head_dim,
+        seqlen_q=seqlen_q,
+        seqlen_k=seqlen_k,
+        dtype=BF16,
+        window_left=-1,
+        window_right=-1,
+        softmax_scale=head_dim**-0.5,
+    )
 
 
-def fwd_args(batch: int = 2, seqlen_q: int = 300, seqlen_k: int = 500, nheads: int = 4, nheads_k: int = 2,
-             head_dim: int = 64, **changes: Any) -> Any:  # fmt: skip
+def fwd_args(
+    batch: int = 2,
+    seqlen_q: int = 300,
+    seqlen_k: int = 500,
+    nheads: int = 4,
+    nheads_k: int = 2,
+    head_dim: int = 64,
+    **changes: Any,
+) -> Any:
     """``flash_attn_fwd_args`` for contiguous bf16 tensors on device 0, keys not split."""
     args = new("flash_attn_fwd_args")
     _problem(args, batch, seqlen_q, seqlen_k, nheads, nheads_k, head_dim)
@@ -134,8 +155,15 @@ def fwd_args(batch: int = 2, seqlen_q: int = 300, seqlen_k: int = 500, nheads: i
     return change(args, **changes)
 
 
-def bwd_args(batch: int = 2, seqlen_q: int = 300, seqlen_k: int = 500, nheads: int = 4, nheads_k: int = 2,
-             head_dim: int = 64, **changes: Any) -> Any:  # fmt: skip
+def bwd_args(
+    batch: int = 2,
+    seqlen_q: int = 300,
+    seqlen_k: int = 500,
+    nheads: int = 4,
+    nheads_k: int = 2,
+    head_dim: int = 64,
+    **changes: Any,
+) -> Any:
     """``flash_attn_bwd_args`` for contiguous bf16 tensors on device 0, without scratch."""
     args = new("flash_attn_bwd_args")
     _problem(args, batch, seqlen_q, seqlen_k, nheads, nheads_k, head_dim)
@@ -145,20 +173,52 @@ def bwd_args(batch: int = 2, seqlen_q: int = 300, seqlen_k: int = 500, nheads: i
     return change(args, **changes)
 
 
-def append_args(batch: int = 2, seqlen_q: int = 3, seqlen_new: int = 3, seqlen_cache: int = 500, nheads: int = 4,
-                nheads_k: int = 2, head_dim: int = 64, **changes: Any) -> Any:  # fmt: skip
+def append_args(
+    batch: int = 2,
+    seqlen_q: int = 3,
+    seqlen_new: int = 3,
+    seqlen_cache: int = 500,
+    nheads: int = 4,
+    nheads_k: int = 2,
+    head_dim: int = 64,
+    **changes: Any,
+) -> Any:
     """``flash_attn_append_args`` that rotate q and append rotated keys to a cache of 100 keys."""
     args = new("flash_attn_append_args")
     _contiguous(args, seqlen_q, nheads, head_dim, "q")
     _contiguous(args, seqlen_new, nheads_k, head_dim, "k_new", "v_new")
     _contiguous(args, seqlen_cache, nheads_k, head_dim, "k_cache", "v_cache")
-    change(args, device=0, stream=STREAM, q=Q, q_rotated=Q_ROTATED, k_new=K_NEW, v_new=V_NEW, k_cache=K, v_cache=V,
-           rotary_cos=COS, rotary_sin=SIN, batch=batch, nheads=nheads, nheads_k=nheads_k, head_dim=head_dim, dtype=BF16,
-           seqlen_q=seqlen_q, seqlen_new=seqlen_new, seqlen_cache=seqlen_cache, seqlen_rotary=1024, rotary_dim=32,
-           interleaved=1, q_advances=1, cache_seqlen=100)  # fmt: skip
+    change(
+        args,
+        device=0,
+        stream=STREAM,
+        q=Q,
+        q_rotated=Q_ROTATED,
+        k_new=K_NEW,
+        v_new=V_NEW,
+        k_cache=K,
+        v_cache=V,
+        rotary_cos=COS,
+        rotary_sin=SIN,
+        batch=batch,
+        nheads=nheads,
+        nheads_k=nheads_k,
+        head_dim=head_dim,
+        dtype=BF16,
+        seqlen_q=seqlen_q,
+        seqlen_new=seqlen_new,
+        seqlen_cache=seqlen_cache,
+        seqlen_rotary=1024,
+        rotary_dim=32,
+        interleaved=1,
+        q_advances=1,
+        cache_seqlen=100,
+    )
     return change(args, **changes)
 
 
 def packed(args: Any, total_q: int, total_k: int) -> Any:
     """The same call for packed sequences: seqlen_q and seqlen_k are those of the longest."""
-    return change(args, cu_seqlens_q=CU_SEQLENS_Q, cu_seqlens_k=CU_SEQLENS_K, total_q=total_q, total_k=total_k)
+    return change(
+        args, cu_seqlens_q=CU_SEQLENS_Q, cu_seqlens_k=CU_SEQLENS_K, total_q=total_q, total_k=total_k
+    )

@@ -1,4 +1,4 @@
-"""Builds the mock driver, and the launcher with the made-up kernels of ``kernel_table``, with the system's C compiler."""
+"""Builds the mock driver, and the launcher with the kernels of ``kernel_table``, with the C compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from mock_driver.kernel_table import write_table
 SOURCES = REPOSITORY / "csrc/flash_attn/src"
 LAUNCHER = REPOSITORY / "csrc/flash_attn/launch"
 MOCK = REPOSITORY / "tests/mock_driver"
-_FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+_FLAGS = (
+    "-std=c11",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+    "-Werror",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+)
 
 
 def compiler() -> str | None:
@@ -28,7 +38,9 @@ def _compile(output: Path, sources: list[Path], *options: str) -> Path:
     if found is None:
         raise RuntimeError("there is no C compiler: install gcc or clang, or name one in CC")
     include = [f"-I{folder}" for folder in (SOURCES, LAUNCHER, output.parent)]
-    subprocess.run([found, *_FLAGS, *include, *map(str, sources), *options, "-o", str(output), "-ldl"], check=True)
+    subprocess.run(
+        [found, *_FLAGS, *include, *map(str, sources), *options, "-o", str(output), "-ldl"], check=True
+    )
     return output
 
 
@@ -56,8 +68,12 @@ def mock_driver_without_get_proc_address() -> Path:
     """The same, but its export table lacks cuGetProcAddress."""
     folder = _folder() / "incomplete"
     folder.mkdir(exist_ok=True)
-    return _build_once("incomplete/libcuda.so.1", [MOCK / "mock_cuda.c"], "-Wl,-soname,libcuda.so.1",
-                       "-DMOCK_CUDA_WITHOUT_GET_PROC_ADDRESS")  # fmt: skip
+    return _build_once(
+        "incomplete/libcuda.so.1",
+        [MOCK / "mock_cuda.c"],
+        "-Wl,-soname,libcuda.so.1",
+        "-DMOCK_CUDA_WITHOUT_GET_PROC_ADDRESS",
+    )
 
 
 def launcher() -> Path:
@@ -65,4 +81,6 @@ def launcher() -> Path:
     output = _folder() / "libflash_attn.so"
     if not output.exists():
         write_table(_folder() / "flash_attn_kernel_table.inc")
-    return _build_once(output.name, [path for path in sorted(LAUNCHER.glob("*.c")) if not path.stem.endswith("_windows")])
+    return _build_once(
+        output.name, [path for path in sorted(LAUNCHER.glob("*.c")) if not path.stem.endswith("_windows")]
+    )
