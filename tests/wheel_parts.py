@@ -1,4 +1,4 @@
-"""Builds small wheels out of real parts (kernels, launchers, metadata) so that tests can break any one of them."""
+"""Builds small wheels out of real parts (kernels, launchers, metadata), any of which a test can break."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tools.verify.check_library import declared_symbols
 from tools.verify.cuobjdump import find_cuobjdump
@@ -41,8 +42,8 @@ def _run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def small_kernel_list() -> dict[str, object]:
-    """The tree's own list, cut down to one head dimension, one type and two variants of the forward kernel."""
+def small_kernel_list() -> dict[str, Any]:
+    """The tree's own list, cut down to one head dimension, one type, two variants of the forward kernel."""
     full = json.loads(KERNEL_LIST.read_text(encoding="utf-8"))
     family = full["families"]["flash_fwd"]
     family = {**family, "tiles": family["tiles"][:1], "variants": family["variants"][:2], "stages": []}
@@ -59,9 +60,9 @@ class Kernels:
         self.list_path.write_text(json.dumps(listed), encoding="utf-8")
         self.kernels = list(read_kernel_list(self.list_path).kernels.values())
         self.fatbin_name = self.kernels[0].fatbin
-        self.families = {name: {"sass": entry["sass"]} for name, entry in listed["families"].items()}  # type: ignore[attr-defined]
-        self._header = listed["families"]["flash_fwd"]["header"]  # type: ignore[index]
-        self._element = listed["dtypes"]["bf16"]  # type: ignore[index]
+        self.families = {name: {"sass": entry["sass"]} for name, entry in listed["families"].items()}
+        self._header = listed["families"]["flash_fwd"]["header"]
+        self._element = listed["dtypes"]["bf16"]
         beside = find_cuobjdump().path.with_name("nvcc")
         self._nvcc = beside if beside.is_file() else Path(shutil.which("nvcc") or "nvcc")
         bin_folder = re.search(
@@ -94,14 +95,13 @@ class Kernels:
         )
 
     def fatbin(self, *images: str) -> bytes:
-        """Images: "90", "100", "ptx" (of 100), "100-unfused" (without A-2), "90-first" (the first kernel alone)."""
+        """Images: "90", "100", "ptx" (of 100), "100-unfused" (no A-2), "90-first" (first kernel alone)."""
         output = self.folder / f"{'+'.join(images)}.fatbin"
         if not output.is_file():
-            specs = [
-                f"--image3=kind={'ptx' if name == 'ptx' else 'elf'},sm={'100' if name == 'ptx' else name.split('-')[0]},"
-                f"file={self.folder / f'{name}.bin'}"
-                for name in images
-            ]
+            specs = []
+            for name in images:
+                kind = "kind=ptx,sm=100" if name == "ptx" else f"kind=elf,sm={name.split('-')[0]}"
+                specs.append(f"--image3={kind},file={self.folder / f'{name}.bin'}")
             _run(self._fatbinary, "-64", "--compress-mode=size", f"--create={output}", *specs)
         return output.read_bytes()
 
@@ -142,7 +142,7 @@ def zig_library(
     libraries: list[Path] = []
     zig = (sys.executable, "-m", "ziglang")
     if imports:
-        code += "__declspec(dllimport) int needed(void);\n__declspec(dllexport) int flash_attn_abi_version_2(void);\n"
+        code += "__declspec(dllimport) int needed(void);\n"
         code = code.replace(
             "int flash_attn_abi_version(void) { return 0; }", "int flash_attn_abi_version(void);"
         )
@@ -182,7 +182,9 @@ class Parts:
         """Writes the wheel and returns its path."""
         info = "flash_attn-2.9.0.dist-info/"
         python, abi, platforms = self.tag.split("-")
-        tags = "".join(f"Tag: {python}-{abi}-{one}\n" for one in platforms.split("."))
+        tags = "".join(
+            f"Tag: {version}-{abi}-{one}\n" for version in python.split(".") for one in platforms.split(".")
+        )
         files: dict[str, bytes | None] = {
             "flash_attn/__init__.py": b'"""Attention."""\n\n__version__ = "2.9.0"\n',
             self.library_path: self.library,
@@ -204,7 +206,7 @@ class Parts:
                 archive.writestr(name, data)
         return path
 
-    def right_manifest(self) -> dict[str, object]:
+    def right_manifest(self) -> dict[str, Any]:
         kept = [
             {key: value for key, value in vars(kernel).items() if key != "fatbin"}
             for kernel in self.kernels.kernels

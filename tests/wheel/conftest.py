@@ -11,11 +11,12 @@ import pytest
 # Behind everything else, so that flash_attn stays the installed one.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from wheel_parts import PE_LIBRARY, Kernels, Parts, elf_library, zig_library
+
 from tools.verify.cuobjdump import find_cuobjdump
 from tools.verify.expected import read_kernel_list
 from tools.verify.inspector import Inspector
 from tools.verify.report import judge
-from wheel_parts import PE_LIBRARY, Kernels, Parts, elf_library, zig_library
 
 Refused = Callable[..., list[str]]
 
@@ -47,7 +48,7 @@ def inspector(kernels: Kernels) -> Inspector:
 
 @pytest.fixture
 def refused(inspector: Inspector, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refused:
-    """Builds a wheel, has it judged, and returns the lines that say what is wrong; the exit status fits them."""
+    """Builds a wheel, has it judged, returns the lines that say what is wrong; the exit status fits them."""
 
     def judge_one(parts: Parts) -> list[str]:
         path = parts.build(tmp_path)

@@ -35,6 +35,8 @@ def read_pe(data: bytes) -> Library:
 def _read(pe: pefile.PE) -> Library:
     if not pe.is_dll():
         raise UnreadableError("it is a PE file, but not a DLL")
+    if any(section.PointerToRawData + section.SizeOfRawData > len(pe.__data__) for section in pe.sections):
+        raise UnreadableError("it is cut short")
     entries = [
         *getattr(pe, "DIRECTORY_ENTRY_IMPORT", []),
         *getattr(pe, "DIRECTORY_ENTRY_DELAY_IMPORT", []),
