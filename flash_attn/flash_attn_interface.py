@@ -131,7 +131,7 @@ def flash_attn_func(
     _checks.tensors(q=q, k=k, v=v)
     _require_backward(q, k, v)
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnFunc.apply(q, k, v, None, alibi_slopes, options, return_attn_probs, None)
+    return FlashAttnFunc.apply(q, k, v, None, alibi_slopes, options, return_attn_probs, None)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_kvpacked_func(
@@ -151,7 +151,7 @@ def flash_attn_kvpacked_func(
     _checks.tensors(q=q)
     _require_backward(q, kv, kv)
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnKVPackedFunc.apply(q, kv, None, alibi_slopes, options, return_attn_probs)
+    return FlashAttnKVPackedFunc.apply(q, kv, None, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_qkvpacked_func(
@@ -169,7 +169,7 @@ def flash_attn_qkvpacked_func(
     _checks.packed(qkv, "qkv", 3, 5)
     _require_backward(qkv, qkv, qkv)
     options = _options(qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnQKVPackedFunc.apply(qkv, None, alibi_slopes, options, return_attn_probs)
+    return FlashAttnQKVPackedFunc.apply(qkv, None, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_varlen_func(
@@ -222,7 +222,7 @@ def flash_attn_varlen_func(
     _require_backward(q, k, v)
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return FlashAttnFunc.apply(q, k, v, lengths, alibi_slopes, options, return_attn_probs, block_table)
+    return FlashAttnFunc.apply(q, k, v, lengths, alibi_slopes, options, return_attn_probs, block_table)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -252,7 +252,7 @@ def flash_attn_varlen_kvpacked_func(
         _length(max_seqlen_q, "max_seqlen_q"),
         _length(max_seqlen_k, "max_seqlen_k"),
     )
-    return FlashAttnKVPackedFunc.apply(q, kv, lengths, alibi_slopes, options, return_attn_probs)
+    return FlashAttnKVPackedFunc.apply(q, kv, lengths, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -274,7 +274,7 @@ def flash_attn_varlen_qkvpacked_func(
     options = _options(qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     max_seqlen = _length(max_seqlen, "max_seqlen")
     lengths = Lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    return FlashAttnQKVPackedFunc.apply(qkv, lengths, alibi_slopes, options, return_attn_probs)
+    return FlashAttnQKVPackedFunc.apply(qkv, lengths, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
 
 
 def flash_attn_with_kvcache(

@@ -1,0 +1,40 @@
+"""GPU tests need a CUDA device and built kernels; without one they are skipped, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+SMALL_SMEM = 99 * 1024  # what a block may use on compute capability 8.6, 8.9, 12.0 and 12.1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = None if torch.cuda.is_available() else "no CUDA device"
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.gpu)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def small_tiles() -> Iterator[None]:
+    """Runs the tiles of a GPU with little shared memory."""
+    from flash_attn import _launcher
+
+    _launcher.launcher().set_smem_limit(SMALL_SMEM)
+    yield
+    _launcher.launcher().set_smem_limit(0)
+
+
+@pytest.fixture
+def subtests_fail() -> Iterator[list[str]]:
+    """Collects what went wrong in a loop, so that one test shows every case that fails."""
+    failures: list[str] = []
+    yield failures
+    assert not failures, "\n".join(failures)
