@@ -29,8 +29,10 @@ target_compile_options(flash_attn_fatbins PRIVATE ${FLASH_ATTN_DEVICE_FLAGS} ${F
 set(_objects "${FLASH_ATTN_GENERATED_DIR}/fatbins.txt")
 file(GENERATE OUTPUT "${_objects}" CONTENT "$<JOIN:$<TARGET_OBJECTS:flash_attn_fatbins>,\n>\n")
 
+# What the builder added through CUDAFLAGS or CMAKE_CUDA_FLAGS, without what only the host compiler sees.
 separate_arguments(_extra_flags NATIVE_COMMAND "${CMAKE_CUDA_FLAGS}")
 list(REMOVE_ITEM _extra_flags ${FLASH_ATTN_HOST_FLAGS})
+list(FILTER _extra_flags EXCLUDE REGEX "^-Xcompiler|^-D_WINDOWS$")
 list(JOIN FLASH_ATTN_SASS "," _sass)
 file(GLOB _device_headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/csrc/flash_attn/src/*")
 set(_outputs ${FLASH_ATTN_FATBINS})

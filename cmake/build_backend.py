@@ -10,14 +10,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 TOOLKIT_REQUIREMENTS = Path(__file__).with_name("cuda-toolkit.txt")
 TOOLKIT_PACKAGE = "nvidia.cu13"
 
-Settings = Mapping[str, "str | list[str]"]
+Settings = dict[str, str | list[str]]
 
 
 def _defines(config_settings: Settings | None) -> Iterator[str]:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
 
-# Same source, same wheel: no time of day enters it. 2026-01-01.
+# Same source, same wheel: no time of day enters it when auditwheel packs it again. 2026-01-01.
 SOURCE_DATE_EPOCH = "1767225600"
 
 
@@ -99,7 +99,8 @@ def build(archs: str | None, jobs: int | None, folder: Path, console: Console) -
     with progress:
         task = progress.add_task("Configuring", total=None)
         for line in lines_of(command, environment):
-            if step := NINJA_STEP.match(line):
+            step = NINJA_STEP.match(line)
+            if step and not step[3].startswith("Re-"):
                 steps = int(step[2])
                 what = step[3].rsplit("/", 1)[-1]
                 progress.update(task, completed=int(step[1]), total=steps, description=what)
