@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PARTS = ("CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", "cmake", "csrc", "flash_attn")
+PARTS = (
+    "CMakeLists.txt",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "cmake",
+    "csrc",
+    "flash_attn",
+    "flash_attn_2_cuda.py",
+)
 
 # What decides which toolkit and which architectures a build takes.
 DECIDING = (
