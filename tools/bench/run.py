@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ SECTION_NAMES = ("host", "forward", "backward", "features", "decode", "varlen")
 def prefer_installed() -> None:
     """Takes this checkout off the path when the built package is elsewhere: it has no kernels itself."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / "flash_attn" / "kernels").is_dir():
-        sys.path[:] = [place for place in sys.path if Path(place).resolve() != root]
+    elsewhere = [place for place in sys.path if Path(place).resolve() != root]
+    if not (root / "flash_attn" / "kernels").is_dir() and PathFinder.find_spec("flash_attn", elsewhere):
+        sys.path[:] = elsewhere
 
 
 def measure(chosen: Sequence[str], dtype_name: str) -> dict[str, Any]:
