@@ -289,7 +289,8 @@ def test_structs_of_another_version(tmp_path: str) -> None:
     for make in (fwd_args, bwd_args, append_args):
         for size in (0, 8, 1 << 20):
             args = make()
-            sentence = f"{type(args).__name__} has {size} bytes and this library expects {args.struct_size}: reinstall"
+            name, expected = type(args).__name__, args.struct_size
+            sentence = f"{name} has {size} bytes and this library expects {expected}: reinstall flash-attn"
             args.struct_size = size
             refused(launcher.run, args, sentence)
         name = type(args).__name__.removesuffix("_args")

@@ -146,5 +146,5 @@ def test_what_has_no_partner_becomes_zero(tmp_path: str) -> None:
 def test_sections(tmp_path: str) -> None:
     mock, launcher = start(tmp_path, driver.RTX_3090)
     launcher.run_with_scratch(bwd_args(batch=4, nheads=64, nheads_k=32, seqlen_q=2048, head_dim=128))
-    # The queries of a key head take 4 MB of the 3 MB: as many run as half the multiprocessors, in equal sections.
+    # The queries of a key head need 4 MB of 3 MB: as many run as half the multiprocessors, in equal sections.
     assert mock.launches[1].decode().heads_per_section == 32

@@ -34,7 +34,11 @@ def start(tmp_path: str, *devices: Device) -> tuple[MockDriver, Launcher]:
 
 def first_fitting(family: str, head_dim: int, smem_bytes: int) -> kernel_table.Tile:
     table_head_dim = next(d for d in kernel_table.HEAD_DIMS if d >= head_dim)
-    return next(tile for tile in kernel_table.tiles(family, table_head_dim) if tile.smem_bytes <= smem_bytes)
+    return next(
+        tile
+        for tile in kernel_table.tiles(family, table_head_dim)
+        if tile.smem_bytes + kernel_table.STATIC_SMEM <= smem_bytes
+    )
 
 
 @pytest.mark.parametrize(

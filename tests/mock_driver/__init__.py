@@ -5,5 +5,6 @@
 - ``c_structs``: the structs of the C headers as ctypes;
 - ``driver``: what was loaded and launched, and how to make a call fail;
 - ``launcher``: the launcher's calls and arguments for them;
+- ``installed``: finds the package that a wheel installed;
 - ``isolated``: runs a test in a fresh interpreter, since driver and launcher keep state as long as it lives.
 """

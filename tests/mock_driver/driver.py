@@ -115,6 +115,15 @@ class MockDriver:
         return int(self.library.mock_cuda_load_count())
 
     @property
+    def loaded_bytes(self) -> list[int]:
+        """The size of each fatbin, by its own header, in the order of loading."""
+        result: list[int] = []
+        raw = structs()["Mock_load"]()
+        while self.library.mock_cuda_get_load(len(result), ctypes.byref(raw)) == 0:
+            result.append(raw.bytes)
+        return result
+
+    @property
     def launches(self) -> list[Launch]:
         result = []
         raw = structs()["Mock_launch"]()

@@ -15,6 +15,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # variants, st
     "flash_bwd": (("plain", "modified"), ("dot_do_o", "convert_dq")),
 }
 FATBIN_MAGIC = 0xBA55ED50
+STATIC_SMEM = 1024  # bytes that the launcher keeps for what kernels declare statically
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@
 enum {
     kDtypes = 2,
     kMaxHeadDim = 256,
-    kSlots = kMaxHeadDim / 8 + 1,    // one for every multiple of 8
-    kSmemWithoutOptin = 47 * 1024,   // what every kernel may use unasked: 48 KB less what kernels declare statically
+    kSlots = kMaxHeadDim / 8 + 1,   // one for every multiple of 8
+    kStaticSmem = 1024,             // bytes that kernels declare statically, at most; they count beside smem_bytes
+    kSmemWithoutOptin = 48 * 1024,  // bytes that every kernel may use unasked
 };
 
 static const char *const family_names[kFamilies] = {"flash_fwd", "flash_fwd_splitkv", "flash_bwd"};
@@ -102,7 +103,7 @@ static int smem_available(const Flash_device *device) {
 }
 
 bool flash_kernel_fits(const Flash_device *device, const Flash_kernel *kernel) {
-    return kernel->smem_bytes <= smem_available(device);
+    return kernel->smem_bytes + kStaticSmem <= smem_available(device);
 }
 
 flash_attn_status flash_no_kernel(Flash_family family, Flash_variant variant, int dtype, int head_dim) {
@@ -149,7 +150,7 @@ static flash_attn_status prepare(Flash_device *device, const Flash_kernel *kerne
 
     CUresult result = driver->cuLibraryGetKernel(handle, library, kernel->name);
     if (result != CUDA_SUCCESS) { return flash_kernel_error(device, result, "cuLibraryGetKernel", kernel->name); }
-    if (kernel->smem_bytes > kSmemWithoutOptin) {
+    if (kernel->smem_bytes + kStaticSmem > kSmemWithoutOptin) {
         result = driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel->smem_bytes, *handle,
                                               device->handle);
         if (result != CUDA_SUCCESS) { return flash_kernel_error(device, result, "cuKernelSetAttribute", kernel->name); }
