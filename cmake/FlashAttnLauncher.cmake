@@ -27,6 +27,7 @@ else()
   target_compile_options(flash_attn_launcher PRIVATE -Wall -Wextra)
 endif()
 target_link_libraries(flash_attn_launcher PRIVATE ${CMAKE_DL_LIBS})
+include(FlashAttnOldGlibc)
 
 install(TARGETS flash_attn_launcher
   LIBRARY DESTINATION flash_attn/lib

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void *flash_open_driver_library(void) { return dlopen(FLASH_DRIVER_LIBRARY, RTLD_NOW | RTLD_LOCAL); }
@@ -26,10 +25,12 @@ static Flash_file_error failed(Flash_file *file, int code) {
 }
 
 static Flash_file_error read_open_file(int descriptor, Flash_file *file) {
-    struct stat status;
-    if (fstat(descriptor, &status) != 0) { return failed(file, errno); }
-    if (!S_ISREG(status.st_mode)) { return failed(file, EISDIR); }
-    const size_t size = (size_t)status.st_size;
+    // Not fstat, which is a symbol of glibc 2.33: a wheel runs on older ones too.
+    char first;
+    if (read(descriptor, &first, 1) < 0) { return failed(file, errno); }  // a folder: EISDIR
+    const off_t end = lseek(descriptor, 0, SEEK_END);
+    if (end < 0 || lseek(descriptor, 0, SEEK_SET) < 0) { return failed(file, errno); }
+    const size_t size = (size_t)end;
     file->bytes = malloc(size + 1);  // an empty file gets an address too
     if (!file->bytes) { return failed(file, ENOMEM); }
     while (file->size < size) {
