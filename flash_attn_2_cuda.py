@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flash_attn import _backward, _forward, _kvcache, _ops
+from flash_attn import _backward, _checks, _forward, _kvcache, _ops
 
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]
 
@@ -30,6 +30,7 @@ def fwd(
     gen: torch.Generator | None,
 ) -> list[Tensor]:
     """Returns [out, softmax_lse, p, rng_state]; p is empty unless return_softmax and dropped."""
+    _checks.tensors(q=q, k=k, v=v)
     result = _forward.dense(
         q, k, v, out, alibi_slopes, p_dropout, softmax_scale, is_causal, window_left, window_right, softcap,
         return_softmax, gen,
@@ -61,6 +62,7 @@ def varlen_fwd(
     gen: torch.Generator | None,
 ) -> list[Tensor]:
     """Returns [out, softmax_lse, p, rng_state]."""
+    _checks.tensors(q=q, k=k, v=v)
     result = _forward.varlen(
         q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes,
         max_seqlen_q, max_seqlen_k, p_dropout, softmax_scale, zero_tensors, is_causal, window_left,
@@ -91,6 +93,7 @@ def bwd(
     rng_state: Tensor | None,
 ) -> list[Tensor]:
     """Returns [dq, dk, dv, softmax_d]. gen is not used: the backward takes the forward's rng_state."""
+    _checks.tensors(q=q, k=k, v=v)
     return list(
         _backward.dense(
             dout,
@@ -142,6 +145,7 @@ def varlen_bwd(
     rng_state: Tensor | None,
 ) -> list[Tensor]:
     """Returns [dq, dk, dv, softmax_d]."""
+    _checks.tensors(q=q, k=k, v=v)
     return list(
         _backward.varlen(
             dout,

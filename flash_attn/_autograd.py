@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import _backward, _dispatch, _forward
+from . import _backward, _dispatch, _forward, _tensors
 
 
 class Options(NamedTuple):
@@ -113,10 +113,6 @@ def _differentiate(
         )  # fmt: skip
 
 
-def _empty_like(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
 class FlashAttnFunc(torch.autograd.Function):
     """q, k and v apart; dense when lengths is None."""
 
@@ -138,7 +134,7 @@ class FlashAttnFunc(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors[:3]
-        dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+        dq, dk, dv = _tensors.empty_like(q), _tensors.empty_like(k), _tensors.empty_like(v)
         _differentiate(ctx, dout, q, k, v, dq, dk, dv)
         return dq, dk, dv, None, None, None, None, None
 
@@ -164,7 +160,7 @@ class FlashAttnKVPackedFunc(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors[:3]
-        dq = _empty_like(q)
+        dq = _tensors.empty_like(q)
         dkv = torch.empty((*k.shape[:-2], 2, *k.shape[-2:]), dtype=k.dtype, device=k.device)
         _differentiate(ctx, dout, q, k, v, dq, dkv.select(-3, 0), dkv.select(-3, 1))
         return dq, dkv, None, None, None, None

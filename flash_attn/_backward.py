@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import _checks, _forward, _launcher, _tensors
@@ -136,14 +135,10 @@ def _run(
     require_kernels()
     launcher = _launcher.launcher()
 
-    device = q.device
-    if dq is None:
-        dq = torch.empty(q.shape, dtype=q.dtype, device=device)
-    if dk is None:
-        dk = torch.empty(k.shape, dtype=q.dtype, device=device)
-    if dv is None:
-        dv = torch.empty(v.shape, dtype=q.dtype, device=device)
-    softmax_d = torch.empty(d_shape, dtype=torch.float32, device=device)
+    dq = _tensors.empty_like(q) if dq is None else dq
+    dk = _tensors.empty_like(k) if dk is None else dk
+    dv = _tensors.empty_like(v) if dv is None else dv
+    softmax_d = _tensors.empty_floats(d_shape, q)
     nothing_to_do = not q.numel() or not k.numel() or not seqlen_q or not seqlen_k
     if zero_tensors or nothing_to_do:
         for written in (dq, dk, dv, softmax_d):
@@ -154,33 +149,36 @@ def _run(
     scaled_q, positive_scale = q, softmax_scale
     if softmax_scale <= 0:
         scaled_q, positive_scale = _forward.positive(q, softmax_scale)
-    scaled_q, k, v = _tensors.readable(scaled_q), _tensors.readable(k), _tensors.readable(v)
-    dout, out = _tensors.readable(dout), _tensors.readable(out)
+    of_q, of_k, of_v = _tensors.readable(scaled_q), _tensors.readable(k), _tensors.readable(v)
+    of_out, of_dout = _tensors.readable(out), _tensors.readable(dout)
+    of_dq, of_dk, of_dv = _tensors.writable(dq), _tensors.writable(dk), _tensors.writable(dv)
     if not softmax_lse.is_contiguous():
         softmax_lse = softmax_lse.contiguous()
-    written_dq, written_dk, written_dv = _tensors.writable(dq), _tensors.writable(dk), _tensors.writable(dv)
-    strides = _tensors.strides
     values = (
         device_ordinal, _tensors.current_stream(device_ordinal),
         0 if cu_seqlens_q is None else cu_seqlens_q.data_ptr(),
         0 if cu_seqlens_k is None else cu_seqlens_k.data_ptr(),
         0, 0,  # seqused_k, leftpad_k
         0 if alibi_slopes is None else alibi_slopes.data_ptr(),
-        rng_state.data_ptr() if dropout_p and rng_state is not None else 0, alibi_batch_stride, batch, nheads,
-        nheads_k, scaled_q.shape[-1], seqlen_q, seqlen_k, total_q, total_k, _checks.DTYPE_CODES[q.dtype],
-        causal, window_left, window_right, positive_scale, softcap, dropout_p, 0, dout.data_ptr(),
-        scaled_q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), softmax_lse.data_ptr(),
-        written_dq.data_ptr(), written_dk.data_ptr(), written_dv.data_ptr(), softmax_d.data_ptr(),
-        *strides(dout), *strides(scaled_q), *strides(k), *strides(v), *strides(out), *strides(written_dq),
-        *strides(written_dk), *strides(written_dv), deterministic, 0,
+        rng_state.data_ptr() if dropout_p and rng_state is not None else 0,
+        alibi_batch_stride,
+        batch, nheads, nheads_k, of_q.tensor.shape[-1], seqlen_q, seqlen_k, total_q, total_k,
+        _checks.DTYPE_CODES[q.dtype], causal, window_left, window_right,
+        positive_scale, softcap, dropout_p, 0,
+        of_dout.address, of_q.address, of_k.address, of_v.address, of_out.address, softmax_lse.data_ptr(),
+        of_dq.address, of_dk.address, of_dv.address, softmax_d.data_ptr(),
+        *of_dout.strides, *of_q.strides, *of_k.strides, *of_v.strides, *of_out.strides,
+        *of_dq.strides, *of_dk.strides, *of_dv.strides,
+        deterministic, 0,
     )  # fmt: skip
     scratch_bytes = launcher.backward_plan(*values, 0, 0)
-    scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device) if scratch_bytes else None
+    scratch = _tensors.empty_bytes(scratch_bytes, q)
     launcher.backward(*values, _tensors.address(scratch), scratch_bytes)
     if softmax_scale < 0:
-        written_dq.neg_()
+        of_dq.tensor.neg_()
     elif softmax_scale == 0:
-        written_dq.zero_()
-    for written, wanted in ((written_dq, dq), (written_dk, dk), (written_dv, dv)):
-        _tensors.write_back(written, wanted)
+        of_dq.tensor.zero_()
+    _tensors.write_back(of_dq, dq)
+    _tensors.write_back(of_dk, dk)
+    _tensors.write_back(of_dv, dv)
     return dq, dk, dv, softmax_d

@@ -49,12 +49,15 @@ def device_of(q: Tensor) -> int:
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     """Sizes of q (batch, seqlen_q, nheads, head_dim) and of k, v (batch, seqlen_k, nheads_k, head_dim)."""
-    tensors(q=q, k=k, v=v)
-    _rank(q, "q", 4, "(batch, seqlen_q, nheads, headdim)")
-    _rank(k, "k", 4, "(batch, seqlen_k, nheads_k, headdim)")
-    attend(q, k, v)
-    batch, seqlen_q, nheads, head_dim = q.shape
-    batch_k, seqlen_k, nheads_k, _ = k.shape
+    shape_q, shape_k = q.shape, k.shape
+    if len(shape_q) != 4 or len(shape_k) != 4:
+        _rank(q, "q", 4, "(batch, seqlen_q, nheads, headdim)")
+        _rank(k, "k", 4, "(batch, seqlen_k, nheads_k, headdim)")
+    if v.shape != shape_k:
+        _unequal_values(k, v)
+    batch, seqlen_q, nheads, head_dim = shape_q
+    batch_k, seqlen_k, nheads_k, head_dim_k = shape_k
+    _alike(q, k, v, nheads, nheads_k, head_dim, head_dim_k)
     if batch != batch_k:
         raise RuntimeError(f"k has batch size {batch_k}, but q has {batch}: they must be equal.")
     return Sizes(batch, seqlen_q, seqlen_k, nheads, nheads_k, head_dim, 0, 0)
@@ -74,7 +77,6 @@ def varlen(
 
     With a block table k and v are pages (num_pages, page_size, nheads_k, head_dim).
     """
-    tensors(q=q, k=k, v=v)
     _rank(q, "q", 3, "(total_q, nheads, headdim)")
     if block_table is None:
         _rank(k, "k", 3, "(total_k, nheads_k, headdim)")
@@ -107,24 +109,25 @@ def varlen(
 
 def attend_packed(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None) -> None:
     """What packed q, k and v must share, without asking how many rows they have."""
-    tensors(q=q, k=k, v=v)
     _rank(q, "q", 3, "(total_q, nheads, headdim)")
     rank = 3 if block_table is None else 4
     _rank(k, "k", rank, "(total_k, nheads_k, headdim), or pages with a block_table")
     _rank(v, "v", rank, "of the shape of k")
     if v.shape[-2:] != k.shape[-2:]:
-        raise RuntimeError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they must be equal.")
-    _alike(q, k, v)
+        _unequal_values(k, v)
+    _alike(q, k, v, q.shape[-2], k.shape[-2], q.shape[-1], k.shape[-1])
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> None:
     """What q, k and v of any layout must share."""
     if v.shape != k.shape:
-        raise RuntimeError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they must be equal.")
-    _alike(q, k, v)
+        _unequal_values(k, v)
+    _alike(q, k, v, q.shape[-2], k.shape[-2], q.shape[-1], k.shape[-1])
 
 
-def _alike(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _alike(
+    q: Tensor, k: Tensor, v: Tensor, nheads: int, nheads_k: int, head_dim: int, head_dim_k: int
+) -> None:
     dtype = q.dtype
     if dtype not in DTYPE_CODES:
         raise RuntimeError(
@@ -132,8 +135,6 @@ def _alike(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     if k.dtype != dtype or v.dtype != dtype:
         raise RuntimeError(f"q, k and v have dtypes {dtype}, {k.dtype} and {v.dtype}: they must be equal.")
-    nheads, head_dim = q.shape[-2:]
-    nheads_k, head_dim_k = k.shape[-2:]
     if head_dim != head_dim_k:
         raise RuntimeError(f"q has head dimension {head_dim} and k {head_dim_k}: they must be equal.")
     if head_dim > MAX_HEAD_DIM or head_dim < 1:
@@ -145,9 +146,10 @@ def _alike(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"q has {nheads} heads and k {nheads_k}: the heads of q must be a positive multiple of "
             "those of k."
         )
-    if q.device != k.device or q.device != v.device:
+    device = q.device
+    if device != k.device or device != v.device:
         raise RuntimeError(
-            f"q, k and v are on {q.device}, {k.device} and {v.device}: they must be on one device."
+            f"q, k and v are on {device}, {k.device} and {v.device}: they must be on one device."
         )
     if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
         for name, x in (("q", q), ("k", k), ("v", v)):
@@ -301,6 +303,10 @@ def packed(x: object, name: str, parts: int, rank: int) -> None:
 def _rank(x: Tensor, name: str, rank: int, meaning: str) -> None:
     if x.dim() != rank:
         raise RuntimeError(f"{name} has shape {tuple(x.shape)}, but it must be {meaning}.")
+
+
+def _unequal_values(k: Tensor, v: Tensor) -> None:
+    raise RuntimeError(f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}: they must be equal.")
 
 
 def _beside(x: Tensor, name: str, q: Tensor) -> None:

@@ -122,9 +122,9 @@ def _run(
 
     device = q.device
     packed = cu_seqlens_q is not None
-    result = torch.empty(q.shape, dtype=q.dtype, device=device) if out is None else out
+    result = _tensors.empty_like(q) if out is None else out
     lse_shape = (nheads, total_q) if packed else (batch, nheads, seqlen_q)
-    softmax_lse = torch.empty(lse_shape, dtype=torch.float32, device=device)
+    softmax_lse = _tensors.empty_floats(lse_shape, q)
     s_dmask = rng_state = None
     if dropout_p:
         rng_state = draw(device, generator)
@@ -143,7 +143,9 @@ def _run(
 
     if softmax_scale <= 0:
         q, softmax_scale = positive(q, softmax_scale)
-    q, k, v = _tensors.readable(q), _tensors.readable(k), _tensors.readable(v)
+    q, q_at, q_strides = _tensors.readable(q)
+    k, k_at, k_strides = _tensors.readable(k)
+    v, v_at, v_strides = _tensors.readable(v)
     target = _tensors.writable(result)
     stream = _tensors.current_stream(device_ordinal)
     problem = (
@@ -159,20 +161,19 @@ def _run(
         softmax_scale, softcap, dropout_p, 0,
     )  # fmt: skip
     tensors = (
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), target.data_ptr(), softmax_lse.data_ptr(),
+        q_at, k_at, v_at, target.address, softmax_lse.data_ptr(),
         0 if s_dmask is None else s_dmask.data_ptr(),
-        *_tensors.strides(q), *_tensors.strides(k), *_tensors.strides(v), *_tensors.strides(target),
+        *q_strides, *k_strides, *v_strides, *target.strides,
     )  # fmt: skip
     paging = NOT_PAGED
     if block_table is not None:
         paging = (0, block_table.data_ptr(), block_table.stride(0), k.shape[1], k.shape[0], 0)
     may_split = block_table is not None or (seqlen_q <= SPLIT_MAX_QUERIES and seqlen_k >= SPLIT_MIN_KEYS)
     if may_split and not dropout_p and _launcher.has_family(SPLIT_KEYS_FAMILY):
-        launch_split(launcher, device, (device_ordinal, stream, *problem, *tensors, *paging), 0)
+        launch_split(launcher, q, (device_ordinal, stream, *problem, *tensors, *paging), 0)
     else:
         launcher.forward(device_ordinal, stream, *problem, *tensors, *paging, 1, 0, 0)
-    if target is not result:
-        _tensors.write_back(target, result)
+    _tensors.write_back(target, result)
     return result, softmax_lse, s_dmask, rng_state
 
 
@@ -180,12 +181,10 @@ def _run(
 NOT_PAGED = (0, 0, 0, 0, 0, 0)
 
 
-def launch_split(
-    launcher: _launcher.Launcher, device: torch.device, values: tuple[float, ...], num_splits: int
-) -> None:
+def launch_split(launcher: _launcher.Launcher, q: Tensor, values: tuple[float, ...], num_splits: int) -> None:
     """Launches with keys split num_splits ways, 0: as the launcher finds best, the same way in both calls."""
     _, scratch_bytes = launcher.forward_plan(*values, num_splits, 0, 0)
-    scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device) if scratch_bytes else None
+    scratch = _tensors.empty_bytes(scratch_bytes, q)
     launcher.forward(*values, num_splits, _tensors.address(scratch), scratch_bytes)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from . import _checks, _forward, _launcher, _tensors
 
 FAMILY = "flash_fwd_splitkv"
+NOTHING = _tensors.Placed(torch.empty(0), 0, (0, 0, 0))
 
 
 def require_kernels() -> None:
@@ -72,11 +73,12 @@ def attend(
     require_kernels()
     launcher = _launcher.launcher()
 
-    device, dtype = q.device, _checks.DTYPE_CODES[q.dtype]
+    dtype = _checks.DTYPE_CODES[q.dtype]
     stream = _tensors.current_stream(device_ordinal)
-    result = torch.empty(q.shape, dtype=q.dtype, device=device) if out is None else out
-    softmax_lse = torch.empty((batch, nheads, seqlen_q), dtype=torch.float32, device=device)
-    q = _tensors.readable(q)
+    result = _tensors.empty_like(q) if out is None else out
+    softmax_lse = _tensors.empty_floats((batch, nheads, seqlen_q), q)
+    query = _tensors.readable(q)
+    padded_dim = query.tensor.shape[-1]
     keys, values = _tensors.readable(k_cache), _tensors.readable(v_cache)
     # cache_batch_idx, block_table, block_table_stride, page_size, num_pages, cache_rows
     paging = (_tensors.address(cache_batch_idx), 0, 0, 0, 0, k_cache.shape[0])
@@ -84,28 +86,25 @@ def attend(
         paging = (0, block_table.data_ptr(), block_table.stride(0), k_cache.shape[1], k_cache.shape[0], 0)
 
     if seqlen_new or rotary_cos is not None:
-        q_rotated = q if rotary_cos is None else torch.empty(q.shape, dtype=q.dtype, device=device)
-        k_new, v_new = (
-            (None, None) if k is None or v is None else (_tensors.readable(k), _tensors.readable(v))
-        )
+        rotated = query if rotary_cos is None else _tensors.readable(_tensors.empty_like(query.tensor))
+        k_new = v_new = NOTHING
+        if k is not None and v is not None:
+            k_new, v_new = _tensors.readable(k), _tensors.readable(v)
         launcher.append(
             device_ordinal, stream,
-            q.data_ptr(), 0 if rotary_cos is None else q_rotated.data_ptr(),
-            _tensors.address(k_new), _tensors.address(v_new), keys.data_ptr(), values.data_ptr(),
+            query.address, 0 if rotary_cos is None else rotated.address,
+            k_new.address, v_new.address, keys.address, values.address,
             _tensors.address(rotary_cos), _tensors.address(rotary_sin),
             cache_seqlens.data_ptr() if isinstance(cache_seqlens, Tensor) else 0,
             _tensors.address(cache_leftpad), paging[0], paging[1], paging[2],
-            *_tensors.strides(q),
-            *((0, 0, 0) if k_new is None else _tensors.strides(k_new)),
-            *((0, 0, 0) if v_new is None else _tensors.strides(v_new)),
-            *_tensors.strides(keys), *_tensors.strides(values),
-            batch, nheads, nheads_k, q.shape[-1], dtype, seqlen_q, seqlen_new, seqlen_cache,
+            *query.strides, *k_new.strides, *v_new.strides, *keys.strides, *values.strides,
+            batch, nheads, nheads_k, padded_dim, dtype, seqlen_q, seqlen_new, seqlen_cache,
             *((0, 0) if rotary_cos is None else (rotary_cos.shape[0], 2 * rotary_cos.shape[1])),
             rotary_interleaved, causal or window_left >= 0 or window_right >= 0,
             paging[3], paging[4], paging[5],
             cache_seqlens if isinstance(cache_seqlens, int) else seqlen_cache - seqlen_new,
         )  # fmt: skip
-        q = q_rotated
+        query = rotated
         if seqlen_new:
             _tensors.write_back(keys, k_cache)
             _tensors.write_back(values, v_cache)
@@ -122,19 +121,19 @@ def attend(
         softmax_lse.fill_(torch.inf)
         return result, softmax_lse
     if softmax_scale <= 0:
-        q, softmax_scale = _forward.positive(q, softmax_scale)
+        scaled, softmax_scale = _forward.positive(query.tensor, softmax_scale)
+        query = _tensors.readable(scaled)
     target = _tensors.writable(result)
     _forward.launch_split(
-        launcher, device,
+        launcher, q,
         (
             device_ordinal, stream,
             0, 0, _tensors.address(seqused), _tensors.address(cache_leftpad),
             _tensors.address(alibi_slopes), 0,
-            alibi_batch_stride, batch, nheads, nheads_k, q.shape[-1], seqlen_q, seqlen_k, 0, 0, dtype, causal,
+            alibi_batch_stride, batch, nheads, nheads_k, padded_dim, seqlen_q, seqlen_k, 0, 0, dtype, causal,
             window_left, window_right, softmax_scale, softcap, 0.0, 0,
-            q.data_ptr(), keys.data_ptr(), values.data_ptr(), target.data_ptr(), softmax_lse.data_ptr(), 0,
-            *_tensors.strides(q), *_tensors.strides(keys),
-            *_tensors.strides(values), *_tensors.strides(target),
+            query.address, keys.address, values.address, target.address, softmax_lse.data_ptr(), 0,
+            *query.strides, *keys.strides, *values.strides, *target.strides,
             *paging,
         ), num_splits,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,40 +26,65 @@ def round_up(length: int) -> int:
     return -(-length // ROUNDING) * ROUNDING
 
 
-def is_ready(x: Tensor) -> bool:
-    """Whether kernels can use x where it lies."""
+class Placed(NamedTuple):
+    """A tensor that kernels can use where it lies."""
+
+    tensor: Tensor
+    address: int
+    strides: tuple[int, ...]  # of batch (0 for packed rows), row and head
+
+
+def _placed(x: Tensor) -> Placed | None:
     strides = x.stride()  # of (batch,) row, head and head_dim
-    if (strides[0] | strides[-3] | strides[-2] | x.shape[-1]) % GRANULE:
-        return False
-    return strides[-1] == 1 and not x.data_ptr() % 16
+    address = x.data_ptr()
+    if (strides[0] | strides[-3] | strides[-2] | x.shape[-1]) & 7 or address & 15 or strides[-1] != 1:
+        return None
+    return Placed(x, address, strides[:3] if len(strides) == 4 else (0, strides[0], strides[1]))
 
 
-def readable(x: Tensor) -> Tensor:
+def _surely_placed(x: Tensor) -> Placed:
+    placed = _placed(x)
+    assert placed is not None
+    return placed
+
+
+def readable(x: Tensor) -> Placed:
     """x, or a copy with its head dimension padded by zeros, that kernels can read."""
-    if is_ready(x):
-        return x
+    placed = _placed(x)
+    if placed is not None:
+        return placed
     if x.shape[-1] % GRANULE:
-        return F.pad(x, (0, -x.shape[-1] % GRANULE))
-    return x.clone(memory_format=torch.contiguous_format)
+        return _surely_placed(F.pad(x, (0, -x.shape[-1] % GRANULE)).contiguous())
+    return _surely_placed(x.clone(memory_format=torch.contiguous_format))
 
 
-def writable(x: Tensor) -> Tensor:
+def writable(x: Tensor) -> Placed:
     """x, or an empty tensor to be written in its place and copied back by `write_back`."""
-    if is_ready(x):
-        return x
-    return torch.empty((*x.shape[:-1], x.shape[-1] + -x.shape[-1] % GRANULE), dtype=x.dtype, device=x.device)
+    placed = _placed(x)
+    if placed is not None:
+        return placed
+    padded = (*x.shape[:-1], x.shape[-1] + -x.shape[-1] % GRANULE)
+    return _surely_placed(torch.empty(padded, dtype=x.dtype, device=x.device))
 
 
-def write_back(written: Tensor, x: Tensor) -> None:
+def write_back(written: Placed, x: Tensor) -> None:
     """Copies what was written in place of x."""
-    if written is not x:
-        x.copy_(written[..., : x.shape[-1]])
+    if written.tensor is not x:
+        x.copy_(written.tensor[..., : x.shape[-1]])
 
 
-def strides(x: Tensor) -> tuple[int, int, int]:
-    """Strides of batch (0 for packed rows), row and head."""
-    *batch, row, head, _ = x.stride()
-    return batch[0] if batch else 0, row, head
+def empty_like(x: Tensor) -> Tensor:
+    """A contiguous tensor like x, the quickest way."""
+    return torch.empty_like(x) if x.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def empty_floats(shape: tuple[int, ...], beside: Tensor) -> Tensor:
+    return beside.new_empty(shape, dtype=torch.float32)
+
+
+def empty_bytes(count: int, beside: Tensor) -> Tensor | None:
+    """Scratch memory, None for no bytes."""
+    return beside.new_empty((count,), dtype=torch.uint8) if count else None
 
 
 def address(x: Tensor | None) -> int:
