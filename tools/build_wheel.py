@@ -194,12 +194,19 @@ def command(
     except BuildError as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    verified = subprocess.run([sys.executable, "-m", "tools", "verify", str(wheel)], cwd=ROOT)
+    # A table that goes into a log has no terminal to fit.
+    environment = {"COLUMNS": "140", **os.environ} if not console.is_terminal else {**os.environ}
+    verified = subprocess.run(
+        [sys.executable, "-m", "tools", "verify", str(wheel)], cwd=ROOT, env=environment
+    )
     if verified.returncode != 0:
-        wheel.unlink()
+        refused = ROOT / "build" / "refused" / wheel.name
+        refused.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(wheel, refused)
         console.print(
-            f"{wheel.name} did not pass verification and was removed.", style="red", highlight=False
-        )
+            f"The wheel did not pass verification and lies in {refused.parent}, not in {output}.",
+            style="red", highlight=False, soft_wrap=True,
+        )  # fmt: skip
         raise typer.Exit(1)
     console.print(closing_table(wheel, built, time.monotonic() - start))
 
