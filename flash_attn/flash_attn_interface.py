@@ -49,7 +49,7 @@ def _options(
     deterministic: bool,
 ) -> Options:
     if softmax_scale is None:
-        softmax_scale = q.shape[-1] ** -0.5
+        softmax_scale = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0  # the checks refuse 0
     left, right = window_size
     return Options(dropout_p, softmax_scale, causal, left, right, softcap, deterministic)
 
@@ -340,8 +340,8 @@ def flash_attn_with_kvcache(
             out, softmax_lse = torch.ops.flash_attn._flash_attn_with_kvcache(
                 q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens if by_tensor else None,
                 None if by_tensor else cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale, causal, left, right, softcap,
-                rotary_interleaved, alibi_slopes, num_splits,
+                _options(q, 0.0, softmax_scale, causal, window_size, softcap, False).softmax_scale, causal,
+                left, right, softcap, rotary_interleaved, alibi_slopes, num_splits,
             )  # fmt: skip
     return (out, softmax_lse) if return_softmax_lse else out
 

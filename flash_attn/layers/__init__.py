@@ -1,0 +1,1 @@
+"""Layers that go with attention."""

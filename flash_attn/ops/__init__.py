@@ -1,0 +1,1 @@
+"""Operations that go with attention."""

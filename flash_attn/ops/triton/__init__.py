@@ -1,0 +1,1 @@
+"""Operations that use Triton where it is installed, and PyTorch where not."""
