@@ -33,11 +33,10 @@ def installed() -> tuple[list[str], list[str]]:
         manifest = _launcher.manifest()
     except RuntimeError as error:
         return lines, [str(error)]
-    sass, ptx = (", ".join(manifest.architectures.get(kind, [])) or "none" for kind in ("sass", "ptx"))
+    kinds = [manifest.architectures.get(kind, []) for kind in ("sass", "ptx")]
+    sass, ptx = (", ".join(kind) or "none" for kind in kinds)
     families = ", ".join(sorted(manifest.families))
-    lines.append(
-        f"kernels of {manifest.version}: {families}; SASS for {sass}, PTX for {ptx}; toolkit {manifest.toolkit}"
-    )
+    lines.append(f"kernels: {families}; SASS for {sass}, PTX for {ptx}; made with CUDA {manifest.toolkit}")
     if torch.version.cuda is None:
         return lines, ["This torch has no CUDA: install one that was built for CUDA 13."]
     return lines, []
@@ -60,12 +59,13 @@ def machine() -> tuple[list[str], list[str]]:
         capability = _dotted(device.compute_capability, 1)
         name = device.name.decode("utf-8", "replace")
         lines.append(
-            f"GPU {ordinal}: {name}, compute capability {capability}, {device.multiprocessors} multiprocessors, "
+            f"GPU {ordinal}: {name}, compute capability {capability}, "
+            f"{device.multiprocessors} multiprocessors, "
             f"{device.smem_per_block_optin // 1024} KB of shared memory a block"
         )
         if device.compute_capability < OLDEST_CAPABILITY:
             problems.append(
-                f"GPU {ordinal} has compute capability {capability}, but flash_attn needs 8.0 or newer."
+                f"GPU {ordinal} has compute capability {capability}: flash_attn needs 8.0 or newer."
             )
     return lines, problems
 

@@ -19,6 +19,7 @@ class Options(NamedTuple):
     window_right: int
     softcap: float
     deterministic: bool
+    return_attn_probs: bool
 
 
 class Lengths(NamedTuple):
@@ -38,10 +39,10 @@ def _attend(
     lengths: Lengths | None,
     alibi_slopes: Tensor | None,
     options: Options,
-    return_attn_probs: bool,
     block_table: Tensor | None = None,
 ) -> Any:
-    dropout_p, scale, causal, left, right, softcap, _ = options
+    """out, or with return_attn_probs (out, softmax_lse), and S_dmask too with dropout."""
+    dropout_p, scale, causal, left, right, softcap, _, return_attn_probs = options
     direct = not _dispatch.is_compiling() and _dispatch.is_direct(q, k, v)
     if lengths is None:
         if direct:
@@ -73,18 +74,17 @@ def _attend(
         return out
     if not dropout_p:
         ctx.mark_non_differentiable(softmax_lse)
-        return out, softmax_lse, None
+        return out, softmax_lse
     ctx.mark_non_differentiable(softmax_lse, s_dmask)
     return out, softmax_lse, s_dmask
 
 
 def _differentiate(
-    ctx: Any, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+    ctx: Any, dout: Tensor, saved: tuple[Any, ...], dq: Tensor, dk: Tensor, dv: Tensor
 ) -> None:
-    """Writes the gradients into dq, dk and dv."""
-    dropout_p, scale, causal, left, right, softcap, deterministic = ctx.options
-    saved = ctx.saved_tensors
-    out, softmax_lse, rng_state, alibi_slopes = saved[3:7]
+    """Writes the gradients into dq, dk and dv. saved is ctx.saved_tensors, to be asked for only once."""
+    dropout_p, scale, causal, left, right, softcap, deterministic, _ = ctx.options
+    q, k, v, out, softmax_lse, rng_state, alibi_slopes = saved[:7]
     direct = not _dispatch.is_compiling() and _dispatch.is_direct(dout, q, k)
     if len(saved) == 7:
         if direct:
@@ -119,24 +119,24 @@ class FlashAttnFunc(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        options: Options,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         lengths: Lengths | None,
         alibi_slopes: Tensor | None,
-        options: Options,
-        return_attn_probs: bool,
         block_table: Tensor | None,
     ) -> Any:
-        return _attend(ctx, q, k, v, lengths, alibi_slopes, options, return_attn_probs, block_table)
+        return _attend(ctx, q, k, v, lengths, alibi_slopes, options, block_table)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors[:3]
+        saved = ctx.saved_tensors
+        q, k, v = saved[:3]
         dq, dk, dv = _tensors.empty_like(q), _tensors.empty_like(k), _tensors.empty_like(v)
-        _differentiate(ctx, dout, q, k, v, dq, dk, dv)
-        return dq, dk, dv, None, None, None, None, None
+        _differentiate(ctx, dout, saved, dq, dk, dv)
+        return None, dq, dk, dv, None, None, None
 
 
 class FlashAttnKVPackedFunc(torch.autograd.Function):
@@ -145,25 +145,23 @@ class FlashAttnKVPackedFunc(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        options: Options,
         q: Tensor,
         kv: Tensor,
         lengths: Lengths | None,
         alibi_slopes: Tensor | None,
-        options: Options,
-        return_attn_probs: bool,
     ) -> Any:
-        return _attend(
-            ctx, q, kv.select(-3, 0), kv.select(-3, 1), lengths, alibi_slopes, options, return_attn_probs
-        )
+        return _attend(ctx, q, kv.select(-3, 0), kv.select(-3, 1), lengths, alibi_slopes, options)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors[:3]
+        saved = ctx.saved_tensors
+        q, k = saved[:2]
         dq = _tensors.empty_like(q)
         dkv = torch.empty((*k.shape[:-2], 2, *k.shape[-2:]), dtype=k.dtype, device=k.device)
-        _differentiate(ctx, dout, q, k, v, dq, dkv.select(-3, 0), dkv.select(-3, 1))
-        return dq, dkv, None, None, None, None
+        _differentiate(ctx, dout, saved, dq, dkv.select(-3, 0), dkv.select(-3, 1))
+        return None, dq, dkv, None, None
 
 
 class FlashAttnQKVPackedFunc(torch.autograd.Function):
@@ -172,19 +170,19 @@ class FlashAttnQKVPackedFunc(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        options: Options,
         qkv: Tensor,
         lengths: Lengths | None,
         alibi_slopes: Tensor | None,
-        options: Options,
-        return_attn_probs: bool,
     ) -> Any:
         q, k, v = qkv.select(-3, 0), qkv.select(-3, 1), qkv.select(-3, 2)
-        return _attend(ctx, q, k, v, lengths, alibi_slopes, options, return_attn_probs)
+        return _attend(ctx, q, k, v, lengths, alibi_slopes, options)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors[:3]
+        saved = ctx.saved_tensors
+        q = saved[0]
         dqkv = torch.empty((*q.shape[:-2], 3, *q.shape[-2:]), dtype=q.dtype, device=q.device)
-        _differentiate(ctx, dout, q, k, v, dqkv.select(-3, 0), dqkv.select(-3, 1), dqkv.select(-3, 2))
-        return dqkv, None, None, None, None
+        _differentiate(ctx, dout, saved, dqkv.select(-3, 0), dqkv.select(-3, 1), dqkv.select(-3, 2))
+        return None, dqkv, None, None

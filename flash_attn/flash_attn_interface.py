@@ -39,6 +39,12 @@ def _direct(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return not _dispatch.is_compiling() and _dispatch.is_direct(q, k, v)
 
 
+def _scale(q: Tensor, softmax_scale: float | None) -> float:
+    if softmax_scale is not None:
+        return softmax_scale
+    return q.shape[-1] ** -0.5 if q.shape[-1] else 1.0  # the checks refuse 0
+
+
 def _options(
     q: Tensor,
     dropout_p: float,
@@ -47,11 +53,11 @@ def _options(
     window_size: tuple[int, int],
     softcap: float,
     deterministic: bool,
+    return_attn_probs: bool,
 ) -> Options:
-    if softmax_scale is None:
-        softmax_scale = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0  # the checks refuse 0
     left, right = window_size
-    return Options(dropout_p, softmax_scale, causal, left, right, softcap, deterministic)
+    scale = _scale(q, softmax_scale)
+    return Options(dropout_p, scale, causal, left, right, softcap, deterministic, return_attn_probs)
 
 
 def _require_backward(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -59,6 +65,12 @@ def _require_backward(q: Tensor, k: Tensor, v: Tensor) -> None:
     if _direct(q, k, v) and _dispatch.needs_gradient(q, k, v):
         _checks.device_of(q)
         _backward.require_kernels()
+
+
+def _apply(function: Any, options: Options, *arguments: Any) -> Output:
+    result = function.apply(options, *arguments)
+    # Without dropout there is no S_dmask.
+    return (*result, None) if options.return_attn_probs and not options.dropout_p else result
 
 
 def _length(value: Any, name: str) -> Any:
@@ -130,8 +142,10 @@ def flash_attn_func(
         return (out, softmax_lse, s_dmask) if return_attn_probs else out
     _checks.tensors(q=q, k=k, v=v)
     _require_backward(q, k, v)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnFunc.apply(q, k, v, None, alibi_slopes, options, return_attn_probs, None)  # type: ignore[no-untyped-call]
+    options = _options(
+        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
+    return _apply(FlashAttnFunc, options, q, k, v, None, alibi_slopes, None)
 
 
 def flash_attn_kvpacked_func(
@@ -150,8 +164,10 @@ def flash_attn_kvpacked_func(
     _checks.packed(kv, "kv", 2, 5)
     _checks.tensors(q=q)
     _require_backward(q, kv, kv)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnKVPackedFunc.apply(q, kv, None, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
+    options = _options(
+        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
+    return _apply(FlashAttnKVPackedFunc, options, q, kv, None, alibi_slopes)
 
 
 def flash_attn_qkvpacked_func(
@@ -168,8 +184,10 @@ def flash_attn_qkvpacked_func(
     """As `flash_attn_func`, with q, k and v in one tensor qkv (batch, seqlen, 3, nheads, headdim)."""
     _checks.packed(qkv, "qkv", 3, 5)
     _require_backward(qkv, qkv, qkv)
-    options = _options(qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
-    return FlashAttnQKVPackedFunc.apply(qkv, None, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
+    options = _options(
+        qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
+    return _apply(FlashAttnQKVPackedFunc, options, qkv, None, alibi_slopes)
 
 
 def flash_attn_varlen_func(
@@ -220,9 +238,11 @@ def flash_attn_varlen_func(
     if block_table is not None and _dispatch.needs_gradient(q, k, v):
         raise RuntimeError("There are no gradients with a block_table: call it under torch.no_grad().")
     _require_backward(q, k, v)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    options = _options(
+        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return FlashAttnFunc.apply(q, k, v, lengths, alibi_slopes, options, return_attn_probs, block_table)  # type: ignore[no-untyped-call]
+    return _apply(FlashAttnFunc, options, q, k, v, lengths, alibi_slopes, block_table)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -245,14 +265,16 @@ def flash_attn_varlen_kvpacked_func(
     _checks.packed(kv, "kv", 2, 4)
     _checks.tensors(q=q)
     _require_backward(q, kv, kv)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    options = _options(
+        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
     lengths = Lengths(
         cu_seqlens_q,
         cu_seqlens_k,
         _length(max_seqlen_q, "max_seqlen_q"),
         _length(max_seqlen_k, "max_seqlen_k"),
     )
-    return FlashAttnKVPackedFunc.apply(q, kv, lengths, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
+    return _apply(FlashAttnKVPackedFunc, options, q, kv, lengths, alibi_slopes)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -271,10 +293,12 @@ def flash_attn_varlen_qkvpacked_func(
     """As `flash_attn_varlen_func`, with q, k and v in one tensor qkv (total, 3, nheads, headdim)."""
     _checks.packed(qkv, "qkv", 3, 4)
     _require_backward(qkv, qkv, qkv)
-    options = _options(qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    options = _options(
+        qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+    )
     max_seqlen = _length(max_seqlen, "max_seqlen")
     lengths = Lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    return FlashAttnQKVPackedFunc.apply(qkv, lengths, alibi_slopes, options, return_attn_probs)  # type: ignore[no-untyped-call]
+    return _apply(FlashAttnQKVPackedFunc, options, qkv, lengths, alibi_slopes)
 
 
 def flash_attn_with_kvcache(
@@ -340,7 +364,7 @@ def flash_attn_with_kvcache(
             out, softmax_lse = torch.ops.flash_attn._flash_attn_with_kvcache(
                 q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens if by_tensor else None,
                 None if by_tensor else cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                _options(q, 0.0, softmax_scale, causal, window_size, softcap, False).softmax_scale, causal,
+                _scale(q, softmax_scale), causal,
                 left, right, softcap, rotary_interleaved, alibi_slopes, num_splits,
             )  # fmt: skip
     return (out, softmax_lse) if return_softmax_lse else out

@@ -202,7 +202,6 @@ def command(
     if verified.returncode != 0:
         refused = ROOT / "build" / "refused" / wheel.name
         refused.parent.mkdir(parents=True, exist_ok=True)
-        console.print(closing_table(wheel, built, time.monotonic() - start))
         shutil.move(wheel, refused)
         console.print(
             f"The wheel did not pass verification and lies in {refused.parent}, not in {output}.",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from gpu import reference
 from torch import Tensor
+
+from flash_attn import _launcher
 
 DTYPES = [torch.float16, torch.bfloat16]
 HEAD_DIMS = [32, 64, 96, 128, 192, 256]
@@ -86,3 +89,63 @@ def check_forward(
     assert out.dtype == q.dtype
     assert_right(out, exact, plain)
     assert_lse(lse, exact_lse)
+
+
+def own_options(options: dict[str, object]) -> dict[str, object]:
+    """The reference's options as flash_attn names them."""
+    names = {"window": "window_size"}
+    return {names.get(name, name): value for name, value in options.items() if name != "keep"}
+
+
+def check_gradients(
+    call: Callable[..., Tensor],
+    inputs: list[Tensor],
+    plain_attention: Callable[..., Tensor],
+    dout: Tensor | None = None,
+) -> None:
+    """Compares out and the gradients of the inputs with the reference.
+
+    plain_attention takes the inputs and dtype=, and gives out in that type.
+    """
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    with poisoned():
+        out = call(*inputs)
+        if dout is None:
+            dout = draw(*out.shape, dtype=out.dtype, seed=99)
+        found = torch.autograd.grad(out, inputs, dout)
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    exact = plain_attention(*wide, dtype=torch.float32)
+    narrow = [x.detach().requires_grad_() for x in inputs]
+    plain = plain_attention(*narrow, dtype=out.dtype)
+    assert_right(out, exact, plain)
+    exact_gradients = torch.autograd.grad(exact, wide, dout.float())
+    plain_gradients = torch.autograd.grad(plain, narrow, dout.to(plain.dtype))
+    for index, gradients in enumerate(zip(found, exact_gradients, plain_gradients, strict=True)):
+        assert gradients[0].dtype == inputs[index].dtype
+        assert_right(*gradients, GRADIENT_FACTOR, f"gradient {index}")
+
+
+def check_both(call: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, **options: object) -> None:
+    """flash_attn_func (or a stand-in) with its gradients, against the reference."""
+
+    def plain_attention(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+        return reference.attention(q, k, v, **options, dtype=dtype)[0]
+
+    check_gradients(lambda *x: call(*x, **own_options(options)), [q, k, v], plain_attention)
+
+
+def needs(family: str) -> pytest.MarkDecorator:
+    """Skips, and says so, where the installed kernels lack a family."""
+    try:
+        missing = not _launcher.has_family(family)
+    except RuntimeError:
+        missing = True
+    return pytest.mark.skipif(missing, reason=f"the installed build holds no {family} kernels")
+
+
+def packed(lengths: list[int], *shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    return draw(sum(lengths), *shape, dtype=dtype, seed=seed)
+
+
+def cumulative(lengths: list[int]) -> Tensor:
+    return torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32)

@@ -6,6 +6,5 @@
 - ``driver``: what was loaded and launched, and how to make a call fail;
 - ``launcher``: the launcher's calls and arguments for them;
 - ``installed``: finds the package that a wheel installed;
-- ``replay.c``, ``replay``: the same calls through launchers of several platforms, compared byte for byte;
 - ``isolated``: runs a test in a fresh interpreter, since driver and launcher keep state as long as it lives.
 """

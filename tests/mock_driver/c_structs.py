@@ -6,7 +6,6 @@ import ctypes
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 HEADERS = (
@@ -15,7 +14,7 @@ HEADERS = (
     REPOSITORY / "tests/mock_driver/mock_cuda.h",
 )
 
-_SCALARS: dict[str, Any] = {
+_SCALARS: dict[str, type] = {
     "int32_t": ctypes.c_int32,
     "uint8_t": ctypes.c_uint8,
     "uint32_t": ctypes.c_uint32,
@@ -31,8 +30,8 @@ _FIELD = re.compile(r"(?P<type>const char \*|\w+)\s*(?P<names>[\w\s,\[\]]+)")
 _NAME = re.compile(r"(?P<name>\w+)(?:\[(?P<length>\w+)\])?")
 
 
-def _fields(body: str, known: dict[str, Any], constants: dict[str, int]) -> list[tuple[str, Any]]:
-    fields: list[tuple[str, Any]] = []
+def _fields(body: str, known: dict[str, type], constants: dict[str, int]) -> list[tuple[str, type]]:
+    fields: list[tuple[str, type]] = []
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         match = _FIELD.fullmatch(declaration)
         if match is None or match["type"] not in known:

@@ -125,7 +125,7 @@ class MockDriver:
 
     @property
     def launches(self) -> list[Launch]:
-        result: list[Launch] = []
+        result = []
         raw = structs()["Mock_launch"]()
         while self.library.mock_cuda_get_launch(len(result), ctypes.byref(raw)) == 0:
             result.append(

@@ -23,6 +23,7 @@ _FLAGS = (
     "-Wpedantic",
     "-Werror",
     "-fPIC",
+    "-shared",
     "-fvisibility=hidden",
 )
 
@@ -32,14 +33,13 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC", "cc"))
 
 
-def _compile(output: Path, sources: list[Path], *options: str, as_program: bool = False) -> Path:
+def _compile(output: Path, sources: list[Path], *options: str) -> Path:
     found = compiler()
     if found is None:
         raise RuntimeError("there is no C compiler: install gcc or clang, or name one in CC")
-    kind = () if as_program else ("-shared",)
     include = [f"-I{folder}" for folder in (SOURCES, LAUNCHER, output.parent)]
     subprocess.run(
-        [found, *_FLAGS, *kind, *include, *map(str, sources), *options, "-o", str(output), "-ldl"], check=True
+        [found, *_FLAGS, *include, *map(str, sources), *options, "-o", str(output), "-ldl"], check=True
     )
     return output
 
@@ -84,9 +84,3 @@ def launcher() -> Path:
     return _build_once(
         output.name, [path for path in sorted(LAUNCHER.glob("*.c")) if not path.stem.endswith("_windows")]
     )
-
-
-def replay() -> Path:
-    """The program that makes recorded calls without Python."""
-    output = _folder() / "replay"
-    return output if output.exists() else _compile(output, [MOCK / "replay.c"], as_program=True)

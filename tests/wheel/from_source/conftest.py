@@ -26,9 +26,15 @@ PARTS = (
     "flash_attn_2_cuda.py",
 )
 
-# What names a toolkit, and what else decides how a build goes.
-TOOLKITS = ("CUDACXX", "CUDA_HOME", "CUDA_PATH")
-DECIDING = ("FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN_KERNELS_DIR", "CMAKE_ARGS")
+# What decides which toolkit and which architectures a build takes.
+DECIDING = (
+    "CUDACXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "FLASH_ATTN_CUDA_ARCHS",
+    "FLASH_ATTN_KERNELS_DIR",
+    "CMAKE_ARGS",
+)
 
 # Kernels that compile in a second: two families in two headers, one of them with a stage and a smaller tile.
 TINY_HEADER = """#pragma once
@@ -90,7 +96,7 @@ def make_tiny(project: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """An environment that decides nothing but the toolkit: this Python's programs first."""
+    """An environment that decides nothing: this Python's programs first, no toolkit named."""
     clean = {name: value for name, value in os.environ.items() if name not in DECIDING}
     clean["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
     return clean
@@ -98,7 +104,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def without_nvcc(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same without any toolkit: PATH holds compilers, cmake and ninja alone."""
+    """The same, with a PATH that holds compilers, cmake and ninja but no CUDA."""
     folder = tmp_path_factory.mktemp("bin")
     for name in (
         "cmake",
@@ -117,8 +123,7 @@ def without_nvcc(environment: dict[str, str], tmp_path_factory: pytest.TempPathF
     ):
         if found := shutil.which(name, path=environment["PATH"]):
             (folder / name).symlink_to(found)
-    bare = {name: value for name, value in environment.items() if name not in TOOLKITS}
-    return {**bare, "PATH": str(folder)}
+    return {**environment, "PATH": str(folder)}
 
 
 @pytest.fixture
