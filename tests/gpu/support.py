@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,8 @@ from flash_attn import _launcher
 
 DTYPES = [torch.float16, torch.bfloat16]
 HEAD_DIMS = [32, 64, 96, 128, 192, 256]
+# Inductor needs a C compiler for what runs on the host.
+COMPILE_BACKEND = "inductor" if shutil.which("gcc") or shutil.which("cc") else "aot_eager"
 FORWARD_FACTOR = 2.0
 GRADIENT_FACTOR = 3.0
 

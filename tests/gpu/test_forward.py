@@ -7,7 +7,17 @@ import math
 import pytest
 import torch
 from gpu import reference
-from gpu.support import DTYPES, HEAD_DIMS, assert_lse, assert_right, check_forward, draw, draw_qkv, poisoned
+from gpu.support import (
+    COMPILE_BACKEND,
+    DTYPES,
+    HEAD_DIMS,
+    assert_lse,
+    assert_right,
+    check_forward,
+    draw,
+    draw_qkv,
+    poisoned,
+)
 
 from flash_attn import flash_attn_func
 
@@ -242,7 +252,9 @@ def test_operator_equals_function() -> None:
 
 def test_compiled_equals_eager() -> None:
     q, k, v = draw_qkv(2, 100, 130, 4, 2, 64, torch.float16)
-    compiled = torch.compile(lambda *x: flash_attn_func(*x, causal=True) * 2, fullgraph=True)
+    compiled = torch.compile(
+        lambda *x: flash_attn_func(*x, causal=True) * 2, fullgraph=True, backend=COMPILE_BACKEND
+    )
     with torch.no_grad():
         assert torch.equal(compiled(q, k, v), flash_attn_func(q, k, v, causal=True) * 2)
 

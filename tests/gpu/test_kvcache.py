@@ -195,7 +195,9 @@ def test_left_padding(seqlen_q: int, rows: list[int] | None) -> None:
     check(leftpad=[5, 0, 300], seqlen_q=seqlen_q, rows=rows, causal=True, window=(70, 0))
 
 
-@pytest.mark.parametrize(("window", "softcap"), itertools.product([(-1, -1), (90, 0), (33, 10)], [0.0, 9.0]))
+@pytest.mark.parametrize(
+    ("window", "softcap"), list(itertools.product([(-1, -1), (90, 0), (33, 10)], [0.0, 9.0]))
+)
 @pytest.mark.parametrize("alibi", [False, True])
 def test_masks(window: tuple[int, int], softcap: float, alibi: bool) -> None:
     options: dict[str, Any] = {"window": window, "softcap": softcap}
