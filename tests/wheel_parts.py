@@ -164,8 +164,8 @@ class Parts:
     """What one wheel is made of. ``with_files`` and ``replace`` give a changed copy."""
 
     kernels: Kernels
-    fatbin: bytes
-    library: bytes
+    fatbin: bytes = field(repr=False)
+    library: bytes = field(repr=False)
     library_path: str = ELF_LIBRARY
     tag: str = f"py3-none-{LINUX_TAG}"
     metadata: str = METADATA

@@ -200,3 +200,11 @@ def test_parse_sass() -> None:
         "        /*11ce0*/             @UPT UMOV UR4, 0x400 ;    /* 0x0000000000047882 */\n"
     )
     assert parse_sass(text) == {"HMMA": {0x23C}, "FFMA2": {0x249}, "UMOV": {0x882}}
+
+
+def test_name_that_would_be_markup(parts: Parts, refused: Refused) -> None:
+    manifest = parts.right_manifest()
+    (fatbin,) = manifest["fatbins"]
+    odd = {**fatbin["kernels"][0], "name": "[/red]\x1b[2J"}
+    lines = refused(parts.but(manifest={"fatbins": [{**fatbin, "kernels": [*fatbin["kernels"], odd]}]}))
+    assert lines == ["kernel [/red]\\x1b[2J of the manifest is not in kernels.json"]

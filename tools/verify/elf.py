@@ -15,6 +15,8 @@ from tools.verify.library import Library
 from tools.verify.problems import UnreadableError
 
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+# pyelftools lets damaged tables surface as whatever reading them runs into.
+_DAMAGE = (ArithmeticError, AssertionError, AttributeError, ELFError, LookupError, TypeError, ValueError)
 _GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
@@ -22,8 +24,7 @@ def read_elf(data: bytes) -> Library:
     """Raises UnreadableError when this is no whole ELF shared library."""
     try:
         return _read(ELFFile(io.BytesIO(data)))
-    # pyelftools lets damaged tables surface as whatever reading them runs into.
-    except (ELFError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
+    except _DAMAGE as error:
         raise UnreadableError(f"it is no whole ELF library ({error})") from None
 
 

@@ -111,14 +111,7 @@ def parse_manifest(data: bytes) -> Manifest:
         if raw["schema"] != 1:
             raise UnreadableError(f"its schema is {raw['schema']}, and this verifier knows 1")
         kernels = [
-            Kernel(
-                fatbin=fatbin["name"],
-                stage=bool(kernel.get("stage", False)),
-                spill_bytes=int(kernel.get("spill_bytes", 0)),
-                **{key: value for key, value in kernel.items() if key not in ("stage", "spill_bytes")},
-            )
-            for fatbin in raw["fatbins"]
-            for kernel in fatbin["kernels"]
+            _kernel(str(fatbin["name"]), entry) for fatbin in raw["fatbins"] for entry in fatbin["kernels"]
         ]
         return Manifest(
             version=str(raw["version"]),
@@ -126,13 +119,30 @@ def parse_manifest(data: bytes) -> Manifest:
             sass=tuple(map(str, raw["architectures"]["sass"])),
             ptx=tuple(map(str, raw["architectures"]["ptx"])),
             digests={
-                fatbin["name"]: (str(fatbin["sha256"]), int(fatbin["size"])) for fatbin in raw["fatbins"]
+                str(fatbin["name"]): (str(fatbin["sha256"]), int(fatbin["size"])) for fatbin in raw["fatbins"]
             },
             kernels={kernel.name: kernel for kernel in kernels},
             gates=_gates(raw.get("families", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise UnreadableError(f"it can't be understood ({type(error).__name__}: {error})") from None
+
+
+def _kernel(fatbin: str, entry: dict[str, Any]) -> Kernel:
+    return Kernel(
+        name=str(entry["name"]),
+        fatbin=fatbin,
+        family=str(entry["family"]),
+        head_dim=int(entry["head_dim"]),
+        dtype=str(entry["dtype"]),
+        variant=str(entry["variant"]),
+        stage=bool(entry.get("stage", False)),
+        block_m=int(entry["block_m"]),
+        block_n=int(entry["block_n"]),
+        warps=int(entry["warps"]),
+        smem_bytes=int(entry["smem_bytes"]),
+        spill_bytes=int(entry.get("spill_bytes", 0)),
+    )
 
 
 def _gates(families: dict[str, Any]) -> Gates:

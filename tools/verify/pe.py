@@ -7,6 +7,8 @@ import pefile
 from tools.verify.library import Library
 from tools.verify.problems import UnreadableError
 
+# pefile lets damaged tables surface as whatever reading them runs into.
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, pefile.PEFormatError, TypeError, ValueError)
 _FLAGS = {
     "IMAGE_DLLCHARACTERISTICS_DYNAMIC_BASE": "address space layout randomisation (/DYNAMICBASE)",
     "IMAGE_DLLCHARACTERISTICS_HIGH_ENTROPY_VA": "64-bit address space layout randomisation (/HIGHENTROPYVA)",
@@ -28,7 +30,14 @@ def read_pe(data: bytes) -> Library:
             pe.parse_data_directories([pefile.DIRECTORY_ENTRY[name] for name in (*_DIRECTORIES, _DEBUG)])
             return _read(pe)
     # pefile lets damaged tables surface as whatever reading them runs into.
-    except (pefile.PEFormatError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        pefile.PEFormatError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UnreadableError(f"it is no whole PE library ({error})") from None
 
 

@@ -25,7 +25,7 @@ def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool) -> int
     if json_wanted:
         print(json.dumps(as_json(verdicts, differences), indent=2))
     else:
-        console = Console()
+        console = Console(markup=False, highlight=False)
         for verdict in verdicts:
             show(console, verdict)
         if not wrong:
@@ -92,11 +92,12 @@ def _summary(verdict: Verdict) -> Group:
 
 
 def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[str]:
-    """One line for each thing that is wrong."""
+    """One line for each thing that is wrong; control characters of hostile names are spelled out."""
     found = [
         f"{verdict.path.name}: {problem.message}" for verdict in verdicts for problem in verdict.problems
     ]
-    return [" ".join(line.split()) for line in (*found, *(problem.message for problem in differences))]
+    found += [problem.message for problem in differences]
+    return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in found]
 
 
 def as_json(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import lzma
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tools.verify.problems import Problem, Problems, UnreadableError
 
+# What zipfile raises for archives that are cut, garbled, encrypted or packed in some other way.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, LookupError, RuntimeError, ValueError)
 _UNPACKED_LIMIT = 512 * 2**20
 
 
@@ -63,8 +66,8 @@ def read_wheel(path: Path) -> Wheel:
                 )
             files = {member.filename: archive.read(member) for member in members}
     except OSError as error:
-        raise UnreadableError(f"it can't be opened ({error.strerror})") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UnreadableError(f"it can't be opened ({error.strerror or error})") from None
+    except _DAMAGE as error:
         raise UnreadableError(f"it is not a whole zip file ({error}); build or copy it again") from None
     names = [member.filename for member in members]
     return Wheel(
@@ -88,7 +91,12 @@ def check_record(wheel: Wheel) -> Problems:
     for name in wheel.duplicates:
         yield Problem("record", f"{name} is in the wheel more than once")
     listed: dict[str, tuple[str, str]] = {}
-    for row in csv.reader(io.StringIO(wheel.files[record].decode("utf-8", "replace"))):
+    try:
+        rows = list(csv.reader(io.StringIO(wheel.files[record].decode("utf-8", "replace"), newline="")))
+    except csv.Error as error:
+        yield Problem("record", f"RECORD is no table of files ({error})")
+        return
+    for row in rows:
         if len(row) != 3:
             yield Problem("record", f"RECORD has a line that is not path,hash,size: {','.join(row)!r}")
             continue
