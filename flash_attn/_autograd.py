@@ -80,37 +80,40 @@ def _attend(
 
 
 def _differentiate(
-    ctx: Any, dout: Tensor, saved: tuple[Any, ...], dq: Tensor, dk: Tensor, dv: Tensor
-) -> None:
-    """Writes the gradients into dq, dk and dv. saved is ctx.saved_tensors, to be asked for only once."""
+    ctx: Any,
+    dout: Tensor,
+    saved: tuple[Any, ...],
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients, in dq, dk and dv where given. saved is ctx.saved_tensors, to be asked for only once."""
     dropout_p, scale, causal, left, right, softcap, deterministic, _ = ctx.options
     q, k, v, out, softmax_lse, rng_state, alibi_slopes = saved[:7]
-    direct = not _dispatch.is_compiling() and _dispatch.is_direct(dout, q, k)
-    if len(saved) == 7:
-        if direct:
-            _backward.dense(
+    if not _dispatch.is_compiling() and _dispatch.is_direct(dout, q, k):
+        if len(saved) == 7:
+            return _backward.dense(
                 dout, q, k, v, out, softmax_lse, dq, dk, dv, alibi_slopes, dropout_p, scale, causal, left,
                 right, softcap, deterministic, rng_state,
-            )  # fmt: skip
-        else:
-            torch.ops.flash_attn._flash_attn_backward(
-                dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, scale, causal, left, right, softcap,
-                alibi_slopes, deterministic, rng_state,
-            )  # fmt: skip
-        return
-    cu_seqlens_q, cu_seqlens_k = saved[7:]
-    if direct:
-        _backward.varlen(
+            )[:3]  # fmt: skip
+        cu_seqlens_q, cu_seqlens_k = saved[7:]
+        return _backward.varlen(
             dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, alibi_slopes,
             ctx.max_seqlen_q, ctx.max_seqlen_k, dropout_p, scale, False, causal, left, right, softcap,
             deterministic, rng_state,
-        )  # fmt: skip
+        )[:3]  # fmt: skip
+    dq = _tensors.empty_like(q) if dq is None else dq
+    dk = _tensors.empty_like(k) if dk is None else dk
+    dv = _tensors.empty_like(v) if dv is None else dv
+    tensors = (dout, q, k, v, out, softmax_lse, dq, dk, dv)
+    options = (dropout_p, scale, causal, left, right, softcap, alibi_slopes, deterministic, rng_state)
+    if len(saved) == 7:
+        torch.ops.flash_attn._flash_attn_backward(*tensors, *options)
     else:
         torch.ops.flash_attn._flash_attn_varlen_backward(
-            dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, ctx.max_seqlen_q,
-            ctx.max_seqlen_k, dropout_p, scale, causal, left, right, softcap, alibi_slopes, deterministic,
-            rng_state,
-        )  # fmt: skip
+            *tensors, *saved[7:], ctx.max_seqlen_q, ctx.max_seqlen_k, *options
+        )
+    return dq, dk, dv
 
 
 class FlashAttnFunc(torch.autograd.Function):
@@ -132,11 +135,7 @@ class FlashAttnFunc(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        q, k, v = saved[:3]
-        dq, dk, dv = _tensors.empty_like(q), _tensors.empty_like(k), _tensors.empty_like(v)
-        _differentiate(ctx, dout, saved, dq, dk, dv)
-        return None, dq, dk, dv, None, None, None
+        return None, *_differentiate(ctx, dout, ctx.saved_tensors), None, None, None
 
 
 class FlashAttnKVPackedFunc(torch.autograd.Function):
@@ -157,10 +156,9 @@ class FlashAttnKVPackedFunc(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        q, k = saved[:2]
-        dq = _tensors.empty_like(q)
+        k = saved[1]
         dkv = torch.empty((*k.shape[:-2], 2, *k.shape[-2:]), dtype=k.dtype, device=k.device)
-        _differentiate(ctx, dout, saved, dq, dkv.select(-3, 0), dkv.select(-3, 1))
+        dq, _, _ = _differentiate(ctx, dout, saved, None, dkv.select(-3, 0), dkv.select(-3, 1))
         return None, dq, dkv, None, None
 
 
