@@ -19,25 +19,26 @@ struct Sequence {
     int first_key;   // packed, or with left padding: where its keys begin in k
     int seqlen_q;
     int seqlen_k;
-
-    __forceinline__ __device__ Sequence(const Flash_problem &problem, int batch_)
-        : batch(batch_), first_row(0), first_key(0), seqlen_q(problem.seqlen_q), seqlen_k(problem.seqlen_k) {
-        if (problem.cu_seqlens_q_ptr != 0) {
-            const int *begin = reinterpret_cast<const int *>(problem.cu_seqlens_q_ptr) + batch;
-            first_row = clamp(begin[0], 0, problem.total_q);
-            seqlen_q = clamp(min(begin[1], problem.total_q) - first_row, 0, problem.seqlen_q);
-        }
-        if (problem.cu_seqlens_k_ptr != 0) {
-            const int *begin = reinterpret_cast<const int *>(problem.cu_seqlens_k_ptr) + batch;
-            first_key = clamp(begin[0], 0, problem.total_k);
-            seqlen_k = clamp(min(begin[1], problem.total_k) - first_key, 0, problem.seqlen_k);
-        }
-        seqlen_k = clamp(read_int(problem.seqused_k_ptr, batch, seqlen_k), 0, seqlen_k);
-        const int leftpad = clamp(read_int(problem.leftpad_k_ptr, batch, 0), 0, seqlen_k);
-        first_key += leftpad;
-        seqlen_k -= leftpad;
-    }
 };
+
+__forceinline__ __device__ Sequence sequence_of(const Flash_problem &problem, int batch) {
+    Sequence sequence = {batch, 0, 0, problem.seqlen_q, problem.seqlen_k};
+    if (problem.cu_seqlens_q_ptr != 0) {
+        const int *begin = reinterpret_cast<const int *>(problem.cu_seqlens_q_ptr) + batch;
+        sequence.first_row = clamp(begin[0], 0, problem.total_q);
+        sequence.seqlen_q = clamp(min(begin[1], problem.total_q) - sequence.first_row, 0, problem.seqlen_q);
+    }
+    if (problem.cu_seqlens_k_ptr != 0) {
+        const int *begin = reinterpret_cast<const int *>(problem.cu_seqlens_k_ptr) + batch;
+        sequence.first_key = clamp(begin[0], 0, problem.total_k);
+        sequence.seqlen_k = clamp(min(begin[1], problem.total_k) - sequence.first_key, 0, problem.seqlen_k);
+    }
+    sequence.seqlen_k = clamp(read_int(problem.seqused_k_ptr, batch, sequence.seqlen_k), 0, sequence.seqlen_k);
+    const int leftpad = clamp(read_int(problem.leftpad_k_ptr, batch, 0), 0, sequence.seqlen_k);
+    sequence.first_key += leftpad;
+    sequence.seqlen_k -= leftpad;
+    return sequence;
+}
 
 // The keys that a query row sees: a window around the diagonal, which ends in the bottom right corner.
 struct Window {

@@ -130,10 +130,14 @@ __forceinline__ __device__ void store_tile(typename Traits::Element *destination
 
 // What the loop needs rarely waits in shared memory; see Row_block of the forward.
 struct Column_block {
+    Sequence sequence;
     Window window;
     int m_begin, m_end;   // blocks of query rows that see some of these keys
 
     __forceinline__ __device__ Window get_window() const volatile { return {window.seqlen_k, window.left, window.right}; }
+    __forceinline__ __device__ Sequence get_sequence() const volatile {
+        return {sequence.batch, sequence.first_row, sequence.first_key, sequence.seqlen_q, sequence.seqlen_k};
+    }
 };
 
 template <typename Traits>
@@ -152,15 +156,14 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     const uint32_t k_address = smem_address(smem), v_address = k_address + Traits::kSmemKV;
     const uint32_t p_address = smem_address(smem_p), ds_address = smem_address(smem_ds);
 
-    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    const int warp_d = warp % kWarpsD;
-    const int warp_key = warp / kWarpsD * Traits::kKeysPerWarp, warp_query = warp_d * Traits::kQueriesPerWarp;
-    const int warp_dq_m = warp % Traits::kDqWarpsM, warp_dq_d = warp / Traits::kDqWarpsM;
+    // A thread's place is worked out where it is needed, from thread_index(): registers are scarce in the loop.
+    auto warp_key = [](int warp) { return warp / kWarpsD * Traits::kKeysPerWarp; };
+    auto warp_query = [](int warp) { return warp % kWarpsD * Traits::kQueriesPerWarp; };
 
     const Flash_problem &problem = params.problem;
     const int n_block = block % params.num_n_blocks;
     const int head_k = block / params.num_n_blocks % problem.nheads_k;
-    const Sequence sequence(problem, block / params.num_n_blocks / problem.nheads_k);
+    const Sequence sequence = sequence_of(problem, block / params.num_n_blocks / problem.nheads_k);
     const int n_begin = n_block * kBlockN;
     if (n_begin >= sequence.seqlen_k) { return; }  // packed sequences differ in length
 
@@ -168,15 +171,17 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     const int m_begin = window.row_begin(n_begin) / kBlockM;
     const int m_end = (min(sequence.seqlen_q, window.row_end(n_begin + kBlockN - 1)) + kBlockM - 1) / kBlockM;
     __shared__ Column_block column_block;
-    if (thread == 0) {
+    if (threadIdx.x == 0) {
+        column_block.sequence = sequence;
         column_block.window = window;
         column_block.m_begin = m_begin;
         column_block.m_end = m_end;
     }
     const volatile Column_block &stored = column_block;
 
-    const Tile_copy<Traits> copy(thread, problem.head_dim);
-    auto load_queries = [&](int head, int m_block, int stage) {
+    auto load_queries = [&](const Sequence &sequence, int head, int m_block, int stage) {
+        const int thread = thread_index();
+        const Tile_copy<Traits> copy(thread, problem.head_dim);
         const int row_begin = m_block * kBlockM, rows_left = sequence.seqlen_q - row_begin;
         const uint32_t address = smem_address(smem_stages) + stage * Traits::kSmemStage;
         const Element *q = row_address<const Element>(params.q_ptr, params.q, sequence.batch, head,
@@ -195,74 +200,65 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
         }
     };
 
-    const uint32_t lane_rows = Layout::lane_offset_by_rows(lane), lane_chunks = Layout::lane_offset_by_chunks(lane);
-    const uint32_t lane_d = lane_rows ^ (warp_d << 5);         // the warp's first 16 columns of Q or dO
-    const uint32_t lane_dq_d = lane_rows ^ (warp_dq_d << 5);   // the warp's first 16 columns of K
-    const uint32_t lane_ds = Layout_ds::lane_offset_by_rows(lane) + warp_key * Layout_ds::kRowBytes;
-    const uint32_t lane_ds_trans = Layout_ds::lane_offset_by_chunks(lane);
-
     float acc_dv[kMTiles][kDTiles][4] = {};
     float acc_dk[kMTiles][kDTiles][4] = {};
 
     // One block of query rows of one head.
     auto attend = [&](int head, int m_block, int stage) {
+        const Sequence sequence = stored.get_sequence();
         char *const q_tile = smem_stages + stage * Traits::kSmemStage;
         const uint32_t q_address = smem_address(q_tile), do_address = q_address + Traits::kSmemQ;
-        const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query + lane % 4 * 2;
-        const float *const softmax_d = lse + kBlockM;
+        const int warp = thread_index() / 32;
+        const int first_row = m_block * kBlockM + warp_query(warp), first_key = n_begin + warp_key(warp);
 
         Packed_fragments<kMTiles, kNTiles> p, ds;
         {
             float acc_s[kMTiles][kNTiles][4], acc_dp[kMTiles][kNTiles][4];
-            gemm_abt<Element, Layout, kHeadDim>(acc_s, k_address + warp_key * Layout::kRowBytes, lane_rows,
-                                                q_address + warp_query * Layout::kRowBytes, lane_chunks);
-            gemm_abt<Element, Layout, kHeadDim>(acc_dp, v_address + warp_key * Layout::kRowBytes, lane_rows,
-                                                do_address + warp_query * Layout::kRowBytes, lane_chunks);
+            {
+                const int lane = thread_index() % 32;
+                const uint32_t keys = Layout::lane_offset_by_rows(lane) + warp_key(warp) * Layout::kRowBytes;
+                const uint32_t queries = Layout::lane_offset_by_chunks(lane) + warp_query(warp) * Layout::kRowBytes;
+                gemm_abt<Element, Layout, kHeadDim>(acc_s, k_address, keys, q_address, queries);
+                gemm_abt<Element, Layout, kHeadDim>(acc_dp, v_address, keys, do_address, queries);
+            }
 
-            const int first_row = m_block * kBlockM + warp_query, first_key = n_begin + warp_key;
-            // What softcap leaves of a gradient: 1 - tanh^2.
-            float slope[Traits::kVariant == Variant::modified ? kMTiles : 1][kNTiles][4];
-            if constexpr (Traits::kVariant == Variant::modified) {
-                if (problem.tanh_scale != 0.f) { apply_softcap(acc_s, problem.tanh_scale); }
-                #pragma unroll
-                for (int mi = 0; mi < kMTiles; ++mi) {
-                    #pragma unroll
-                    for (int ni = 0; ni < kNTiles; ++ni) {
-                        #pragma unroll
-                        for (int i = 0; i < 4; ++i) {
-                            slope[mi][ni][i] = problem.tanh_scale != 0.f ? 1.f - acc_s[mi][ni][i] * acc_s[mi][ni][i] : 1.f;
-                        }
-                    }
-                }
-            }
-            if (problem.alibi_slopes_ptr != 0) {
-                apply_alibi<true>(acc_s, alibi_slope(problem, sequence.batch, head),
-                                  first_row + lane % 4 * 2 - stored.window.left + problem.window_left -
-                                      (first_key + lane / 4));
-            }
+            const int lane = thread_index() % 32;
+            const int row = first_row + lane % 4 * 2, key = first_key + lane / 4;
+            const int diagonal = row - stored.window.left + problem.window_left - key;
+            constexpr bool Is_modified = Traits::kVariant == Variant::modified;
+            const float slope = alibi_slope(problem, sequence.batch, head);
+            if (Is_modified && problem.tanh_scale != 0.f) { apply_softcap(acc_s, problem.tanh_scale); }
+            if (!Is_modified && problem.alibi_slopes_ptr != 0) { apply_alibi<true>(acc_s, slope, diagonal); }
             const Window window = stored.get_window();
             if (window.key_end(m_block * kBlockM) < n_begin + kBlockN ||
                 window.key_begin(m_block * kBlockM + kBlockM - 1) > n_begin) {
-                apply_mask_transposed(acc_s, window, first_row + lane % 4 * 2, first_key + lane / 4);
+                apply_mask_transposed(acc_s, window, row, key);
             }
 
+            const bool drops = Is_modified && problem.keep_threshold < 255;
             Dropout dropout;
-            Philox_state random;
-            const bool drops = Traits::kVariant == Variant::modified && problem.keep_threshold < 255;
             if (drops) { dropout.put(problem, sequence.batch, head); }
+            const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query(warp) +
+                                     lane % 4 * 2;
             #pragma unroll
             for (int ni = 0; ni < kNTiles; ++ni) {
                 const float2 lse2 = *reinterpret_cast<const float2 *>(lse + ni * 8);
-                const float2 d2 = *reinterpret_cast<const float2 *>(softmax_d + ni * 8);
+                const float2 d2 = *reinterpret_cast<const float2 *>(lse + kBlockM + ni * 8);
                 #pragma unroll
                 for (int mi = 0; mi < kMTiles; ++mi) {
+                    Philox_state random;
                     if (drops) {
                         random = dropout.bytes(first_row / 16 + ni / 2, (first_key + mi * 16) / 32, lane);
                     }
                     #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        float &p0 = acc_s[mi][ni][half * 2], &p1 = acc_s[mi][ni][half * 2 + 1];
+                        float p0 = acc_s[mi][ni][half * 2], p1 = acc_s[mi][ni][half * 2 + 1];
                         float dp0 = acc_dp[mi][ni][half * 2], dp1 = acc_dp[mi][ni][half * 2 + 1];
+                        if constexpr (Is_modified) {
+                            const int offset = ni * 8 - (mi * 16 + half * 8);
+                            p0 -= slope * fabsf(static_cast<float>(diagonal + offset));
+                            p1 -= slope * fabsf(static_cast<float>(diagonal + offset + 1));
+                        }
                         scale_apply_exp2(p0, p1, problem.scale_log2, lse2.x, lse2.y);
                         uint32_t packed = pack<Element>(p0, p1);
                         if (drops) {
@@ -276,20 +272,25 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
                         }
                         p.x[mi][ni][half] = packed;
                         float ds0 = p0 * (dp0 - d2.x), ds1 = p1 * (dp1 - d2.y);
-                        if constexpr (Traits::kVariant == Variant::modified) {
-                            ds0 *= slope[mi][ni][half * 2];
-                            ds1 *= slope[mi][ni][half * 2 + 1];
+                        if (Is_modified && problem.tanh_scale != 0.f) {
+                            // The derivative of softcap, 1 - tanh^2; masked scores are -inf here, and have no gradient.
+                            const float t0 = acc_s[mi][ni][half * 2], t1 = acc_s[mi][ni][half * 2 + 1];
+                            ds0 = t0 == -INFINITY ? 0.f : ds0 - ds0 * t0 * t0;
+                            ds1 = t1 == -INFINITY ? 0.f : ds1 - ds1 * t1 * t1;
                         }
                         ds.x[mi][ni][half] = pack<Element>(ds0, ds1);
                     }
                 }
             }
         }
-        store_fragments<Layout_ds>(smem_ds, ds, warp_key, warp_query / 8, lane);
-        if constexpr (kWarpsD > 1) { store_fragments<Layout_ds>(smem_p, p, warp_key, warp_query / 8, lane); }
+        const int lane = thread_index() % 32;
+        store_fragments<Layout_ds>(smem_ds, ds, warp_key(warp), warp_query(warp) / 8, lane);
+        if constexpr (kWarpsD > 1) { store_fragments<Layout_ds>(smem_p, p, warp_key(warp), warp_query(warp) / 8, lane); }
         __syncthreads();
 
+        const uint32_t lane_d = Layout::lane_offset_by_rows(lane) ^ (warp % kWarpsD << 5);  // its first 16 columns of Q
         // A warp's keys and all queries of the block, as operand A.
+        const uint32_t lane_ds = Layout_ds::lane_offset_by_rows(lane) + warp_key(warp) * Layout_ds::kRowBytes;
         auto fragments_from = [&](uint32_t tile) {
             return [&, tile](uint32_t(&a)[kMTiles][4], int step) {
                 #pragma unroll
@@ -304,15 +305,16 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             gemm_ab<Element, Layout, kBlockM / 16, kWarpsD>(acc_dk, ds, q_address, lane_d);
         }
 
+        const int warp_dq_m = warp % Traits::kDqWarpsM, warp_dq_d = warp / Traits::kDqWarpsM;
+        const uint32_t lane_dq_d = Layout::lane_offset_by_rows(lane) ^ (warp_dq_d << 5);  // its first 16 columns of K
+        const uint32_t lane_ds_trans = Layout_ds::lane_offset_by_chunks(lane) ^ (warp_dq_m * Traits::kDqMTiles << 5);
         float acc_dq[Traits::kDqMTiles][2 * Traits::kDqDBlocks][4] = {};
         gemm_ab<Element, Layout, kBlockN / 16, Traits::kDqWarpsD>(
             acc_dq,
             [&](uint32_t(&a)[Traits::kDqMTiles][4], int step) {
                 #pragma unroll
                 for (int mi = 0; mi < Traits::kDqMTiles; ++mi) {
-                    // at_block wants constant columns; a warp's first row block is a matter of XOR, too.
-                    ldmatrix_x4_trans(a[mi], ds_address + Layout_ds::at_block(
-                        lane_ds_trans ^ (warp_dq_m * Traits::kDqMTiles << 5), step, mi));
+                    ldmatrix_x4_trans(a[mi], ds_address + Layout_ds::at_block(lane_ds_trans, step, mi));
                 }
             },
             k_address, lane_dq_d);
@@ -321,7 +323,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
         int *const turn = reinterpret_cast<int *>(params.dq_turn_ptr) + tile_row / 16;
         if (params.dq_turn_ptr != 0) {
             // Blocks of keys add in their order, which fixes the rounding. Those before this one have been started before.
-            if (thread == 0) {
+            if (threadIdx.x == 0) {
                 const int before = n_block - stored.get_window().key_begin(m_block * kBlockM) / kBlockN;
                 while (*reinterpret_cast<volatile int *>(turn) < before) { __nanosleep(20); }
                 __threadfence();
@@ -345,7 +347,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
         if (params.dq_turn_ptr != 0) {
             __threadfence();
             __syncthreads();
-            if (thread == 0) { atomicAdd(turn, 1); }
+            if (threadIdx.x == 0) { atomicAdd(turn, 1); }
         }
     };
 
@@ -355,9 +357,10 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
         const Element *v = row_address<const Element>(params.v_ptr, params.v, sequence.batch, head_k,
                                                       sequence.first_key + n_begin);
         const int keys_left = sequence.seqlen_k - n_begin;
+        const Tile_copy<Traits> copy(thread_index(), problem.head_dim);
         copy.template load<kBlockN, false>(k_address, copy.source(k, params.k.row), params.k.row, keys_left);
         copy.template load<kBlockN, false>(v_address, copy.source(v, params.v.row), params.v.row, keys_left);
-        load_queries(head_k * problem.group, m_begin, 0);
+        load_queries(sequence, head_k * problem.group, m_begin, 0);
         cp_async_commit();
 
         int m_block = m_begin, head = head_k * problem.group;
@@ -369,12 +372,12 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             const bool is_last_block = m_block + 1 == stored.m_end;
             const int next_m_block = is_last_block ? stored.m_begin : m_block + 1;
             const int next_head = is_last_block ? head + 1 : head;
-            if (Traits::kStages == 2 && next_head < head_end) { load_queries(next_head, next_m_block, stage ^ 1); }
+            if (Traits::kStages == 2 && next_head < head_end) { load_queries(stored.get_sequence(), next_head, next_m_block, stage ^ 1); }
             cp_async_commit();
             attend(head, m_block, stage);
             if constexpr (Traits::kStages == 1) {
                 __syncthreads();
-                if (next_head < head_end) { load_queries(next_head, next_m_block, 0); }
+                if (next_head < head_end) { load_queries(stored.get_sequence(), next_head, next_m_block, 0); }
                 cp_async_commit();
             }
             m_block = next_m_block;
@@ -384,15 +387,17 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
 
     // dK and dV leave over K and V, which nobody reads any more.
     __syncthreads();
+    const Sequence owner = stored.get_sequence();
+    const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
     auto to_smem = [&](char *tile, const float(&acc)[kMTiles][kDTiles][4], float scale) {
         #pragma unroll
         for (int mi = 0; mi < kMTiles; ++mi) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const uint32_t row = Layout::offset(warp_key + mi * 16 + half * 8 + lane / 4, 0);
+                const uint32_t row = Layout::offset(warp_key(warp) + mi * 16 + half * 8 + lane / 4, 0);
                 #pragma unroll
                 for (int ni = 0; ni < kDTiles; ++ni) {
-                    const int chunk = (ni / 2 * kWarpsD + warp_d) * 2 + ni % 2;
+                    const int chunk = (ni / 2 * kWarpsD + warp % kWarpsD) * 2 + ni % 2;
                     *reinterpret_cast<uint32_t *>(tile + (row ^ (chunk % Layout::kChunksPerGroup << 4)) +
                                                   chunk / Layout::kChunksPerGroup * Layout::kGroupBytes + lane % 4 * 4) =
                         pack<Element>(acc[mi][ni][half * 2] * scale, acc[mi][ni][half * 2 + 1] * scale);
@@ -403,10 +408,10 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     to_smem(smem, acc_dk, problem.softmax_scale);
     to_smem(smem + Traits::kSmemKV, acc_dv, problem.keep_scale);
     __syncthreads();
-    Element *dk = row_address<Element>(params.dk_ptr, params.dk, sequence.batch, head_k, sequence.first_key + n_begin);
-    Element *dv = row_address<Element>(params.dv_ptr, params.dv, sequence.batch, head_k, sequence.first_key + n_begin);
-    store_tile<Traits, kBlockN>(dk, params.dk.row, smem, thread, sequence.seqlen_k - n_begin, problem.head_dim);
-    store_tile<Traits, kBlockN>(dv, params.dv.row, smem + Traits::kSmemKV, thread, sequence.seqlen_k - n_begin,
+    Element *dk = row_address<Element>(params.dk_ptr, params.dk, owner.batch, head_k, owner.first_key + n_begin);
+    Element *dv = row_address<Element>(params.dv_ptr, params.dv, owner.batch, head_k, owner.first_key + n_begin);
+    store_tile<Traits, kBlockN>(dk, params.dk.row, smem, thread, owner.seqlen_k - n_begin, problem.head_dim);
+    store_tile<Traits, kBlockN>(dv, params.dv.row, smem + Traits::kSmemKV, thread, owner.seqlen_k - n_begin,
                                 problem.head_dim);
 }
 
@@ -418,7 +423,7 @@ struct Query_block {
 
     __forceinline__ __device__ Query_block(const Flash_bwd_params &params, int block)
         : m_block(block % params.num_m_blocks), head(block / params.num_m_blocks % params.problem.nheads),
-          sequence(params.problem, block / params.num_m_blocks / params.problem.nheads) {}
+          sequence(sequence_of(params.problem, block / params.num_m_blocks / params.problem.nheads)) {}
 };
 
 // softmax_d = rowsum(dO * O) and the LSE in base 2, for padded rows; clears dq_accum and dq_turn.

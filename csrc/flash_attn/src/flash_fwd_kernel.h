@@ -88,13 +88,36 @@ __forceinline__ __device__ void softmax_gemm_pv(float (&acc_o)[Traits::kMTiles][
     }
 }
 
-// The element of S_dmask at a lane's row and key: P as it was weighted, negative where it is dropped.
-template <typename Element>
-__forceinline__ __device__ Element *s_dmask(const Flash_fwd_params &params, const Tile_position &position, int row,
-                                            int key) {
-    const int64_t rows = (params.problem.seqlen_q + 127) / 128 * 128, keys = (params.problem.seqlen_k + 127) / 128 * 128;
-    return reinterpret_cast<Element *>(params.s_dmask_ptr) +
-           ((int64_t(position.batch) * params.problem.nheads + position.head) * rows + row) * keys + key;
+// S_dmask, which only tests ask for: P of one block as it is weighted here, negative where it is dropped.
+template <typename Traits, int kMTiles, int kSTiles>
+__forceinline__ __device__ void write_s_dmask(const Flash_fwd_params &params, const Tile_position &position,
+                                              const volatile Dropout &dropout, const Softmax<kMTiles> &softmax,
+                                              const float (&acc_s)[kMTiles][kSTiles][4], int row, int key, int lane) {
+    const Flash_problem &problem = params.problem;
+    const int64_t rows = (problem.seqlen_q + 127) / 128 * 128, keys = (problem.seqlen_k + 127) / 128 * 128;
+    uint16_t *s_dmask = reinterpret_cast<uint16_t *>(params.s_dmask_ptr) +
+                        ((int64_t(position.batch) * problem.nheads + position.head) * rows + row) * keys + key;
+    #pragma unroll 1
+    for (int r = 0; r < 2 * kMTiles; ++r) {
+        #pragma unroll
+        for (int ni = 0; ni < kSTiles; ++ni) {
+            float x[2];
+            float max = 0.f;
+            #pragma unroll
+            for (int s = 0; s < 2 * kMTiles; ++s) {   // registers have no run-time index
+                if (s == r) {
+                    x[0] = acc_s[s / 2][ni][s % 2 * 2];
+                    x[1] = acc_s[s / 2][ni][s % 2 * 2 + 1];
+                    max = softmax.row_max[s] == -INFINITY ? 0.f : softmax.row_max[s];
+                }
+            }
+            scale_apply_exp2(x[0], x[1], softmax.scale_log2, max, max);
+            const Philox_state random = dropout.bytes(row / 16 + r / 2, key / 32 + ni / 4, lane);
+            const uint32_t keep = keep_pair(random.x[ni % 4], r % 2, problem.keep_threshold);
+            *reinterpret_cast<uint32_t *>(s_dmask + (r / 2 * 16 + r % 2 * 8) * keys + ni * 8) =
+                pack<typename Traits::Element>(x[0], x[1]) | (~keep & 0x80008000u);
+        }
+    }
 }
 
 // What the loop over unmasked blocks has no use for waits in shared memory meanwhile and occupies no registers. Reads are
@@ -138,7 +161,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int warp_row = warp * Traits::kRowsPerWarp;
     const Flash_problem &problem = params.problem;
-    const Sequence sequence(problem, position.batch);
+    const Sequence sequence = sequence_of(problem, position.batch);
     const int row_begin = position.m_block * kBlockM;
     const int rows_left = sequence.seqlen_q - row_begin;
     if (rows_left <= 0) { return; }  // packed sequences differ in length
@@ -217,27 +240,18 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
             }
         }
 
-        // What happens to P of one block of keys before it meets V.
+        // Which elements of P of one block of keys are dropped before they meet V.
         auto drop = [&](int n_block) {
             if constexpr (Traits::kVariant == Variant::dropout) {
-                return [&, n_block](uint32_t(&p)[kMTiles][4], int step) {
-                    const int first_row = stored.begin + warp_row;
+                return [&, n_block, row_block = (stored.begin + warp_row) / 16](uint32_t(&p)[kMTiles][4], int step) {
                     #pragma unroll
                     for (int mi = 0; mi < kMTiles; ++mi) {
                         if (step % 2 == 0) {
-                            random[mi] = stored_dropout.bytes(first_row / 16 + mi, n_block * (kBlockN / 32) + step / 2, lane);
+                            random[mi] = stored_dropout.bytes(row_block + mi, n_block * (kBlockN / 32) + step / 2, lane);
                         }
                         #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            const uint32_t keep = keep_pair(random[mi].x[step % 2 * 2 + i / 2], i % 2,
-                                                            problem.keep_threshold);
-                            if (params.s_dmask_ptr != 0) {
-                                *reinterpret_cast<uint32_t *>(s_dmask<Element>(
-                                    params, position, first_row + mi * 16 + i % 2 * 8 + lane / 4,
-                                    n_block * kBlockN + step * 16 + i / 2 * 8 + lane % 4 * 2)) =
-                                    p[mi][i] | (~keep & 0x80008000u);
-                            }
-                            p[mi][i] &= keep;
+                            p[mi][i] &= keep_pair(random[mi].x[step % 2 * 2 + i / 2], i % 2, problem.keep_threshold);
                         }
                     }
                 };
@@ -282,6 +296,11 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
                 }
                 if constexpr (Is_masked) { apply_mask(acc_s, stored.get_window(), row, key); }
                 softmax.template softmax_rescale_o<Is_first, /*Use_rescale_threshold=*/!Is_first>(acc_s, acc_o);
+                if constexpr (Traits::kVariant == Variant::dropout) {
+                    if (params.s_dmask_ptr != 0) {
+                        write_s_dmask<Traits>(params, position, stored_dropout, softmax, acc_s, row, key, lane);
+                    }
+                }
                 softmax_gemm_pv<Traits, /*Check_inf=*/Is_masked>(acc_o, acc_s, softmax, smem_k + Traits::kSmemKV,
                                                                  lane_qv, drop(n_block));
             }

@@ -73,7 +73,7 @@ struct Flash_fwd_kernel_traits {
 
     static constexpr Variant kVariant = kVariant_;
     // Where there is room for it, Q is read once instead of once a block of keys.
-    static constexpr bool kQInRegisters = kHeadDim <= 64 && kVariant != Variant::dropout;
+    static constexpr bool kQInRegisters = kHeadDim <= 64;
     static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
 };
 
@@ -92,7 +92,8 @@ struct Flash_bwd_kernel_traits {
     static constexpr int kNWarps = kNWarps_;
     static constexpr int kNThreads = kNWarps * 32;
 
-    static constexpr int kWarpsD = kHeadDim >= 128 ? 2 : 1;
+    static constexpr int kWarpsWanted = kHeadDim >= 192 ? 4 : kHeadDim >= 128 ? 2 : 1;
+    static constexpr int kWarpsD = kWarpsWanted < kBlockM / 16 ? kWarpsWanted : kBlockM / 16;  // 16 queries a warp at least
     static constexpr int kKeysPerWarp = kBlockN / (kNWarps / kWarpsD);
     static constexpr int kQueriesPerWarp = kBlockM / kWarpsD;
     static constexpr int kMTiles = kKeysPerWarp / 16;          // of S, dP, dV and dK
