@@ -130,14 +130,11 @@ __forceinline__ __device__ void store_tile(typename Traits::Element *destination
 
 // What the loop needs rarely waits in shared memory; see Row_block of the forward.
 struct Column_block {
-    Sequence sequence;
     Window window;
-    int m_begin, m_end;   // blocks of query rows that see some of these keys
+    int m_begin, m_end;                 // blocks of query rows that see some of these keys
+    int unmasked_begin, unmasked_end;   // those whose every row sees all of them
 
     __forceinline__ __device__ Window get_window() const volatile { return {window.seqlen_k, window.left, window.right}; }
-    __forceinline__ __device__ Sequence get_sequence() const volatile {
-        return {sequence.batch, sequence.first_row, sequence.first_key, sequence.seqlen_q, sequence.seqlen_k};
-    }
 };
 
 template <typename Traits>
@@ -156,9 +153,9 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     const uint32_t k_address = smem_address(smem), v_address = k_address + Traits::kSmemKV;
     const uint32_t p_address = smem_address(smem_p), ds_address = smem_address(smem_ds);
 
-    // A thread's place is worked out where it is needed, from thread_index(): registers are scarce in the loop.
-    auto warp_key = [](int warp) { return warp / kWarpsD * Traits::kKeysPerWarp; };
-    auto warp_query = [](int warp) { return warp % kWarpsD * Traits::kQueriesPerWarp; };
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    const int warp_key = warp / kWarpsD * Traits::kKeysPerWarp, warp_query = warp % kWarpsD * Traits::kQueriesPerWarp;
+    const int warp_dq_m = warp % Traits::kDqWarpsM, warp_dq_d = warp / Traits::kDqWarpsM;
 
     const Flash_problem &problem = params.problem;
     const int n_block = block % params.num_n_blocks;
@@ -172,15 +169,17 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     const int m_end = (min(sequence.seqlen_q, window.row_end(n_begin + kBlockN - 1)) + kBlockM - 1) / kBlockM;
     __shared__ Column_block column_block;
     if (threadIdx.x == 0) {
-        column_block.sequence = sequence;
         column_block.window = window;
         column_block.m_begin = m_begin;
         column_block.m_end = m_end;
+        // The last row that sees the first key bounds them on the right, the first that sees the last key on the left.
+        const bool ends_here = n_begin + kBlockN > sequence.seqlen_k;
+        column_block.unmasked_begin = (window.row_begin(n_begin + kBlockN - 1) + kBlockM - 1) / kBlockM;
+        column_block.unmasked_end = ends_here ? 0 : max(window.row_end(n_begin), 0) / kBlockM;
     }
     const volatile Column_block &stored = column_block;
 
-    auto load_queries = [&](const Sequence &sequence, int head, int m_block, int stage) {
-        const int thread = thread_index();
+    auto load_queries = [&](int head, int m_block, int stage) {
         const Tile_copy<Traits> copy(thread, problem.head_dim);
         const int row_begin = m_block * kBlockM, rows_left = sequence.seqlen_q - row_begin;
         const uint32_t address = smem_address(smem_stages) + stage * Traits::kSmemStage;
@@ -205,40 +204,37 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
 
     // One block of query rows of one head.
     auto attend = [&](int head, int m_block, int stage) {
-        const Sequence sequence = stored.get_sequence();
         char *const q_tile = smem_stages + stage * Traits::kSmemStage;
         const uint32_t q_address = smem_address(q_tile), do_address = q_address + Traits::kSmemQ;
-        const int warp = thread_index() / 32;
-        const int first_row = m_block * kBlockM + warp_query(warp), first_key = n_begin + warp_key(warp);
+        const int first_row = m_block * kBlockM + warp_query, first_key = n_begin + warp_key;
 
+        const bool is_masked = m_block < stored.unmasked_begin || m_block >= stored.unmasked_end;
         Packed_fragments<kMTiles, kNTiles> p, ds;
         {
             float acc_s[kMTiles][kNTiles][4], acc_dp[kMTiles][kNTiles][4];
             {
-                const int lane = thread_index() % 32;
-                const uint32_t keys = Layout::lane_offset_by_rows(lane) + warp_key(warp) * Layout::kRowBytes;
-                const uint32_t queries = Layout::lane_offset_by_chunks(lane) + warp_query(warp) * Layout::kRowBytes;
+                const uint32_t keys = Layout::lane_offset_by_rows(lane) + warp_key * Layout::kRowBytes;
+                const uint32_t queries = Layout::lane_offset_by_chunks(lane) + warp_query * Layout::kRowBytes;
                 gemm_abt<Element, Layout, kHeadDim>(acc_s, k_address, keys, q_address, queries);
                 gemm_abt<Element, Layout, kHeadDim>(acc_dp, v_address, keys, do_address, queries);
             }
 
-            const int lane = thread_index() % 32;
             const int row = first_row + lane % 4 * 2, key = first_key + lane / 4;
-            const int diagonal = row - stored.window.left + problem.window_left - key;
             constexpr bool Is_modified = Traits::kVariant == Variant::modified;
-            const float slope = alibi_slope(problem, sequence.batch, head);
+            int diagonal = 0;
+            float slope = 0.f;
+            if (problem.alibi_slopes_ptr != 0) {
+                slope = alibi_slope(problem, sequence.batch, head);
+                diagonal = row - stored.window.left + problem.window_left - key;
+            }
             if (Is_modified && problem.tanh_scale != 0.f) { apply_softcap(acc_s, problem.tanh_scale); }
             if (!Is_modified && problem.alibi_slopes_ptr != 0) { apply_alibi<true>(acc_s, slope, diagonal); }
-            const Window window = stored.get_window();
-            if (window.key_end(m_block * kBlockM) < n_begin + kBlockN ||
-                window.key_begin(m_block * kBlockM + kBlockM - 1) > n_begin) {
-                apply_mask_transposed(acc_s, window, row, key);
-            }
+            if (is_masked) { apply_mask_transposed(acc_s, stored.get_window(), row, key); }
 
             const bool drops = Is_modified && problem.keep_threshold < 255;
             Dropout dropout;
             if (drops) { dropout.put(problem, sequence.batch, head); }
-            const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query(warp) +
+            const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query +
                                      lane % 4 * 2;
             #pragma unroll
             for (int ni = 0; ni < kNTiles; ++ni) {
@@ -283,14 +279,13 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
                 }
             }
         }
-        const int lane = thread_index() % 32;
-        store_fragments<Layout_ds>(smem_ds, ds, warp_key(warp), warp_query(warp) / 8, lane);
-        if constexpr (kWarpsD > 1) { store_fragments<Layout_ds>(smem_p, p, warp_key(warp), warp_query(warp) / 8, lane); }
+        store_fragments<Layout_ds>(smem_ds, ds, warp_key, warp_query / 8, lane);
+        if constexpr (kWarpsD > 1) { store_fragments<Layout_ds>(smem_p, p, warp_key, warp_query / 8, lane); }
         __syncthreads();
 
         const uint32_t lane_d = Layout::lane_offset_by_rows(lane) ^ (warp % kWarpsD << 5);  // its first 16 columns of Q
         // A warp's keys and all queries of the block, as operand A.
-        const uint32_t lane_ds = Layout_ds::lane_offset_by_rows(lane) + warp_key(warp) * Layout_ds::kRowBytes;
+        const uint32_t lane_ds = Layout_ds::lane_offset_by_rows(lane) + warp_key * Layout_ds::kRowBytes;
         auto fragments_from = [&](uint32_t tile) {
             return [&, tile](uint32_t(&a)[kMTiles][4], int step) {
                 #pragma unroll
@@ -305,7 +300,6 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             gemm_ab<Element, Layout, kBlockM / 16, kWarpsD>(acc_dk, ds, q_address, lane_d);
         }
 
-        const int warp_dq_m = warp % Traits::kDqWarpsM, warp_dq_d = warp / Traits::kDqWarpsM;
         const uint32_t lane_dq_d = Layout::lane_offset_by_rows(lane) ^ (warp_dq_d << 5);  // its first 16 columns of K
         const uint32_t lane_ds_trans = Layout_ds::lane_offset_by_chunks(lane) ^ (warp_dq_m * Traits::kDqMTiles << 5);
         float acc_dq[Traits::kDqMTiles][2 * Traits::kDqDBlocks][4] = {};
@@ -357,10 +351,10 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
         const Element *v = row_address<const Element>(params.v_ptr, params.v, sequence.batch, head_k,
                                                       sequence.first_key + n_begin);
         const int keys_left = sequence.seqlen_k - n_begin;
-        const Tile_copy<Traits> copy(thread_index(), problem.head_dim);
+        const Tile_copy<Traits> copy(thread, problem.head_dim);
         copy.template load<kBlockN, false>(k_address, copy.source(k, params.k.row), params.k.row, keys_left);
         copy.template load<kBlockN, false>(v_address, copy.source(v, params.v.row), params.v.row, keys_left);
-        load_queries(sequence, head_k * problem.group, m_begin, 0);
+        load_queries(head_k * problem.group, m_begin, 0);
         cp_async_commit();
 
         int m_block = m_begin, head = head_k * problem.group;
@@ -372,12 +366,12 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             const bool is_last_block = m_block + 1 == stored.m_end;
             const int next_m_block = is_last_block ? stored.m_begin : m_block + 1;
             const int next_head = is_last_block ? head + 1 : head;
-            if (Traits::kStages == 2 && next_head < head_end) { load_queries(stored.get_sequence(), next_head, next_m_block, stage ^ 1); }
+            if (Traits::kStages == 2 && next_head < head_end) { load_queries(next_head, next_m_block, stage ^ 1); }
             cp_async_commit();
             attend(head, m_block, stage);
             if constexpr (Traits::kStages == 1) {
                 __syncthreads();
-                if (next_head < head_end) { load_queries(stored.get_sequence(), next_head, next_m_block, 0); }
+                if (next_head < head_end) { load_queries(next_head, next_m_block, 0); }
                 cp_async_commit();
             }
             m_block = next_m_block;
@@ -387,14 +381,12 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
 
     // dK and dV leave over K and V, which nobody reads any more.
     __syncthreads();
-    const Sequence owner = stored.get_sequence();
-    const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
     auto to_smem = [&](char *tile, const float(&acc)[kMTiles][kDTiles][4], float scale) {
         #pragma unroll
         for (int mi = 0; mi < kMTiles; ++mi) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const uint32_t row = Layout::offset(warp_key(warp) + mi * 16 + half * 8 + lane / 4, 0);
+                const uint32_t row = Layout::offset(warp_key + mi * 16 + half * 8 + lane / 4, 0);
                 #pragma unroll
                 for (int ni = 0; ni < kDTiles; ++ni) {
                     const int chunk = (ni / 2 * kWarpsD + warp % kWarpsD) * 2 + ni % 2;
@@ -408,10 +400,10 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
     to_smem(smem, acc_dk, problem.softmax_scale);
     to_smem(smem + Traits::kSmemKV, acc_dv, problem.keep_scale);
     __syncthreads();
-    Element *dk = row_address<Element>(params.dk_ptr, params.dk, owner.batch, head_k, owner.first_key + n_begin);
-    Element *dv = row_address<Element>(params.dv_ptr, params.dv, owner.batch, head_k, owner.first_key + n_begin);
-    store_tile<Traits, kBlockN>(dk, params.dk.row, smem, thread, owner.seqlen_k - n_begin, problem.head_dim);
-    store_tile<Traits, kBlockN>(dv, params.dv.row, smem + Traits::kSmemKV, thread, owner.seqlen_k - n_begin,
+    Element *dk = row_address<Element>(params.dk_ptr, params.dk, sequence.batch, head_k, sequence.first_key + n_begin);
+    Element *dv = row_address<Element>(params.dv_ptr, params.dv, sequence.batch, head_k, sequence.first_key + n_begin);
+    store_tile<Traits, kBlockN>(dk, params.dk.row, smem, thread, sequence.seqlen_k - n_begin, problem.head_dim);
+    store_tile<Traits, kBlockN>(dv, params.dv.row, smem + Traits::kSmemKV, thread, sequence.seqlen_k - n_begin,
                                 problem.head_dim);
 }
 

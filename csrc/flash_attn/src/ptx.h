@@ -8,13 +8,6 @@
 
 namespace flash {
 
-// threadIdx.x, read anew: what follows from it occupies no registers between its uses.
-__forceinline__ __device__ int thread_index() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
-    return thread;
-}
-
 // Shared-memory window address of a generic pointer, as ldmatrix and cp.async take it.
 __forceinline__ __device__ uint32_t smem_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
