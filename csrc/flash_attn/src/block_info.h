@@ -21,6 +21,8 @@ struct Sequence {
     int seqlen_k;
 };
 
+// Is_paged: cu_seqlens_k gives the lengths alone, pages say where keys lie.
+template <bool Is_paged = false>
 __forceinline__ __device__ Sequence sequence_of(const Flash_problem &problem, int batch) {
     Sequence sequence = {batch, 0, 0, problem.seqlen_q, problem.seqlen_k};
     if (problem.cu_seqlens_q_ptr != 0) {
@@ -30,8 +32,10 @@ __forceinline__ __device__ Sequence sequence_of(const Flash_problem &problem, in
     }
     if (problem.cu_seqlens_k_ptr != 0) {
         const int *begin = reinterpret_cast<const int *>(problem.cu_seqlens_k_ptr) + batch;
-        sequence.first_key = clamp(begin[0], 0, problem.total_k);
-        sequence.seqlen_k = clamp(min(begin[1], problem.total_k) - sequence.first_key, 0, problem.seqlen_k);
+        const int total_k = Is_paged ? FLASH_UNLIMITED : problem.total_k;
+        const int first_key = clamp(begin[0], 0, total_k);
+        sequence.seqlen_k = clamp(min(begin[1], total_k) - first_key, 0, problem.seqlen_k);
+        if (!Is_paged) { sequence.first_key = first_key; }
     }
     sequence.seqlen_k = clamp(read_int(problem.seqused_k_ptr, batch, sequence.seqlen_k), 0, sequence.seqlen_k);
     const int leftpad = clamp(read_int(problem.leftpad_k_ptr, batch, 0), 0, sequence.seqlen_k);

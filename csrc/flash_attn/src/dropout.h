@@ -35,20 +35,27 @@ __forceinline__ __device__ uint32_t keep_mask(uint32_t bytes, uint32_t threshold
 struct Dropout {
     uint32_t stream[4];   // what seed, offset and head make: the counter of block (0, 0)
 
-    __forceinline__ __device__ void put(const Flash_problem &problem, int batch, int head) {
+    static __forceinline__ __device__ Philox_state start(const Flash_problem &problem, int batch, int head) {
         const uint64_t *state = reinterpret_cast<const uint64_t *>(problem.rng_state_ptr);
         const uint64_t seed = state[0], offset = state[1];
-        const Philox_state made = philox<10>({{uint32_t(offset), uint32_t(offset >> 32), uint32_t(batch), uint32_t(head)}},
-                                             [&](int i) { return uint32_t(seed >> (32 * i)); });
+        return philox<10>({{uint32_t(offset), uint32_t(offset >> 32), uint32_t(batch), uint32_t(head)}},
+                          [&](int i) { return uint32_t(seed >> (32 * i)); });
+    }
+    __forceinline__ __device__ void put(const Flash_problem &problem, int batch, int head) {
+        const Philox_state made = start(problem, batch, head);
         #pragma unroll
         for (int i = 0; i < 4; ++i) { stream[i] = made.x[i]; }
     }
 
     // The 16 bytes of lane `lane` in the block of 16 query rows and 32 keys: byte 4 * (key / 8) + 2 * (row / 8) + key % 2
     // is that of row row / 8 * 8 + lane / 4 and key key / 8 * 8 + lane % 4 * 2 + key % 2.
-    __forceinline__ __device__ Philox_state bytes(int row_block, int key_block, int lane) const volatile {
-        return philox<7>({{stream[0] + row_block, stream[1] + key_block, stream[2] + lane, stream[3]}},
+    static __forceinline__ __device__ Philox_state bytes(Philox_state stream, int row_block, int key_block, int lane) {
+        return philox<7>({{stream.x[0] + row_block, stream.x[1] + key_block, stream.x[2] + lane, stream.x[3]}},
                          [](int i) { return i == 0 ? 0xA4093822u : 0x299F31D0u; });
+    }
+    // Read anew each time, from shared memory: see Row_block of the forward.
+    __forceinline__ __device__ Philox_state bytes(int row_block, int key_block, int lane) const volatile {
+        return bytes({{stream[0], stream[1], stream[2], stream[3]}}, row_block, key_block, lane);
     }
 };
 

@@ -6,6 +6,7 @@
 #include "copy.h"
 #include "dropout.h"
 #include "flash.h"
+#include "gemm.h"
 #include "kernel_traits.h"
 #include "mask.h"
 #include "ptx.h"
@@ -24,71 +25,6 @@ __forceinline__ __device__ Element *row_address(uint64_t tensor, const Flash_str
                                                 int64_t row) {
     return reinterpret_cast<Element *>(tensor) + batch * strides.batch + head * strides.head + row * strides.row;
 }
-
-// D = A B^T for 16x16 blocks: rows of A from lane_a on, rows of B from lane_b on, both in shared memory.
-template <typename Element, typename Layout, int kHeadDim, int kMTiles, int kNTiles>
-__forceinline__ __device__ void gemm_abt(float (&acc)[kMTiles][kNTiles][4], uint32_t smem_a, uint32_t lane_a,
-                                         uint32_t smem_b, uint32_t lane_b) {
-    #pragma unroll
-    for (int mi = 0; mi < kMTiles; ++mi) {
-        #pragma unroll
-        for (int ni = 0; ni < kNTiles; ++ni) {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) { acc[mi][ni][i] = 0.f; }
-        }
-    }
-    #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step) {
-        uint32_t a[kMTiles][4];
-        #pragma unroll
-        for (int mi = 0; mi < kMTiles; ++mi) { ldmatrix_x4(a[mi], smem_a + Layout::at_block(lane_a, mi, step)); }
-        #pragma unroll
-        for (int nj = 0; nj < kNTiles / 2; ++nj) {
-            uint32_t b[4];
-            ldmatrix_x4(b, smem_b + Layout::at_block(lane_b, nj, step));
-            #pragma unroll
-            for (int mi = 0; mi < kMTiles; ++mi) {
-                mma_m16n8k16<Element>(acc[mi][2 * nj], a[mi], b[0], b[1]);
-                mma_m16n8k16<Element>(acc[mi][2 * nj + 1], a[mi], b[2], b[3]);
-            }
-        }
-    }
-}
-
-// D += A B over kSteps times 16: load_a(a, step) gives the fragments of A; B has every kColumnStep-th 16 columns.
-template <typename Element, typename Layout, int kSteps, int kColumnStep, int kMTiles, int kNTiles, typename Load_a>
-__forceinline__ __device__ void gemm_ab(float (&acc)[kMTiles][kNTiles][4], Load_a load_a, uint32_t smem_b,
-                                        uint32_t lane_b) {
-    #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        uint32_t a[kMTiles][4];
-        load_a(a, step);
-        #pragma unroll
-        for (int dj = 0; dj < kNTiles / 2; ++dj) {
-            uint32_t b[4];
-            ldmatrix_x4_trans(b, smem_b + Layout::at_block(lane_b, step, dj * kColumnStep));
-            #pragma unroll
-            for (int mi = 0; mi < kMTiles; ++mi) {
-                mma_m16n8k16<Element>(acc[mi][2 * dj], a[mi], b[0], b[1]);
-                mma_m16n8k16<Element>(acc[mi][2 * dj + 1], a[mi], b[2], b[3]);
-            }
-        }
-    }
-}
-
-// The fragments of operand A for 16 columns of accumulators that have been packed in pairs.
-template <int kMTiles, int kNTiles>
-struct Packed_fragments {
-    uint32_t x[kMTiles][kNTiles][2];
-
-    __forceinline__ __device__ void operator()(uint32_t (&a)[kMTiles][4], int step) const {
-        #pragma unroll
-        for (int mi = 0; mi < kMTiles; ++mi) {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) { a[mi][i] = x[mi][2 * step + i / 2][i % 2]; }
-        }
-    }
-};
 
 // Writes a warp's packed accumulators into a (keys, queries) tile.
 template <typename Layout, int kMTiles, int kNTiles>
@@ -232,8 +168,8 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             if (is_masked) { apply_mask_transposed(acc_s, stored.get_window(), row, key); }
 
             const bool drops = Is_modified && problem.keep_threshold < 255;
-            Dropout dropout;
-            if (drops) { dropout.put(problem, sequence.batch, head); }
+            Philox_state stream;
+            if (drops) { stream = Dropout::start(problem, sequence.batch, head); }
             const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query +
                                      lane % 4 * 2;
             #pragma unroll
@@ -244,7 +180,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
                 for (int mi = 0; mi < kMTiles; ++mi) {
                     Philox_state random;
                     if (drops) {
-                        random = dropout.bytes(first_row / 16 + ni / 2, (first_key + mi * 16) / 32, lane);
+                        random = Dropout::bytes(stream, first_row / 16 + ni / 2, (first_key + mi * 16) / 32, lane);
                     }
                     #pragma unroll
                     for (int half = 0; half < 2; ++half) {

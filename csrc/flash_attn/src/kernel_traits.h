@@ -77,6 +77,40 @@ struct Flash_fwd_kernel_traits {
     static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
 };
 
+// Few query rows and many keys: the warps share the keys of a block, each with 16 rows of its own or, in the tile of 16
+// rows, all with the same ones.
+template <typename Element_, int kHeadDim_, int kBlockM_, int kBlockN_, int kNWarps_, int kSmemBytes_, Variant kVariant_>
+struct Flash_fwd_splitkv_kernel_traits {
+    using Element = Element_;
+    using Layout = Smem_layout<kHeadDim_>;
+    static constexpr Variant kVariant = kVariant_;
+    static constexpr int kHeadDim = kHeadDim_;
+    static constexpr int kBlockM = kBlockM_;
+    static constexpr int kBlockN = kBlockN_;
+    static constexpr int kNWarps = kNWarps_;
+    static constexpr int kNThreads = kNWarps * 32;
+
+    static constexpr int kWarpsM = kBlockM / 16;
+    static constexpr int kWarpsK = kNWarps / kWarpsM;          // warps that share their rows
+    static constexpr int kKeysPerWarp = kBlockN / kWarpsK;
+    static constexpr int kMTiles = 1;
+    static constexpr int kSTiles = kKeysPerWarp / 8;
+    static constexpr int kOTiles = kHeadDim / 8;
+    static_assert(kWarpsM * kWarpsK == kNWarps && kKeysPerWarp % 16 == 0, "tiles are made of 16x16 blocks");
+
+    static constexpr int kSmemQ = kBlockM * Layout::kRowBytes;
+    static constexpr int kSmemKV = kBlockN * Layout::kRowBytes;
+    static constexpr int kStages = 2;
+    static_assert(kSmemBytes_ == kSmemQ + 2 * kStages * kSmemKV,
+                  "smem_bytes in kernels.json must be Q plus two stages of K and V");
+    // In the end O lies there in fp32, once for each warp that shares its rows; a row is padded against bank conflicts.
+    static constexpr int kORow = kHeadDim + 8;
+    static_assert(kNWarps * 16 * kORow * 4 <= kSmemBytes_, "O must fit in place of Q, K and V");
+
+    static constexpr bool kQInRegisters = kHeadDim <= 128;
+    static constexpr int kMinBlocksPerSM = 2;
+};
+
 // The backward holds S and dP transposed, keys for rows, so that P and dS are operand A of dV and dK as they are.
 // kWarpsD warps share their keys: each takes a part of the queries in S and dP, and a part of the head dimension in dV
 // and dK; P and dS go from one to the other through shared memory.
