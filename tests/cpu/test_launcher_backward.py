@@ -45,7 +45,7 @@ def test_every_field(tmp_path: str) -> None:
     assert dot_do_o.params == main.params == convert_dq.params
     assert dot_do_o.grid == convert_dq.grid == (5 * 6 * 3, 1, 1)  # ceil(300 / 64) blocks of queries
     assert main.grid == (4 * 2 * 3, 1, 1)  # ceil(500 / 128) blocks of keys, of the key heads
-    assert [launch.smem_bytes for launch in mock.launches] == [0, 512 * 96, 512 * 96]
+    assert [launch.smem_bytes for launch in mock.launches] == [0, 512 * 96, 2 * 64 * 96]
     assert {launch.block for launch in mock.launches} == {(256, 1, 1)}
     assert {launch.stream for launch in mock.launches} == {at.STREAM}
 

@@ -149,9 +149,11 @@ int flash_attn_bwd(const flash_attn_bwd_args *args) {
     // Without keys dQ becomes 0, without queries dK and dV do: each launch depends on its own rows only.
     const int64_t grid_m = (int64_t)params.num_m_blocks * problem->nheads * problem->batch;
     const int64_t grid_n = (int64_t)params.num_n_blocks * problem->nheads_k * problem->batch;
+    // A tile of dQ, in 16 bits, is all that convert_dq holds in shared memory: less leaves room for more blocks of it.
+    const int32_t dq_tile_bytes = 2 * plan.convert_dq->block_m * plan.convert_dq->head_dim;
     const Flash_launch launches[] = {
         {.kernel = plan.dot_do_o, .grid = grid_m},
         {.kernel = plan.main, .grid = grid_n, .smem_bytes = plan.main->smem_bytes},
-        {.kernel = plan.convert_dq, .grid = grid_m, .smem_bytes = plan.convert_dq->smem_bytes}};
+        {.kernel = plan.convert_dq, .grid = grid_m, .smem_bytes = dq_tile_bytes}};
     return flash_launch_all(plan.device, args->stream, launches, 3, &params);
 }

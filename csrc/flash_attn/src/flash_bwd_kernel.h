@@ -359,24 +359,28 @@ template <typename Traits>
 __forceinline__ __device__ void dot_do_o(const Flash_bwd_params &params, int block) {
     using Element = typename Traits::Element;
     constexpr float kLog2E = 1.44269504088896341f;
-    constexpr int kBlockM = Traits::kBlockM, kLanes = Traits::kHeadDim / 8;   // lanes that share a row
+    constexpr int kBlockM = Traits::kBlockM, kChunks = Traits::kHeadDim / 8;
+    constexpr int kLanes = kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;   // that share a row
+    constexpr int kRowsAtOnce = Traits::kNThreads / kLanes;
+    static_assert(kBlockM % kRowsAtOnce == 0, "all lanes take part in every shuffle");
     const Query_block position(params, block);
     const Sequence &sequence = position.sequence;
     const int row_begin = position.m_block * kBlockM;
     if (row_begin >= sequence.seqlen_q) { return; }
     const int64_t padded_row = padded_begin(params, sequence, position.head) + row_begin;
-    const int thread = threadIdx.x, lane = thread % 32;
+    const int thread = threadIdx.x, column = thread % kLanes * 8;
 
-    for (int row = thread / 32; row < kBlockM; row += Traits::kNWarps) {
+    #pragma unroll 4
+    for (int row = thread / kLanes; row < kBlockM; row += kRowsAtOnce) {
         const bool has_row = row_begin + row < sequence.seqlen_q;
         const int64_t row_in_tensor = sequence.first_row + row_begin + row;
         float sum = 0.f;
-        if (has_row && lane < kLanes && lane * 8 < params.problem.head_dim) {
+        if (has_row && column < params.problem.head_dim) {
             const uint4 o = *reinterpret_cast<const uint4 *>(
-                row_address<const Element>(params.o_ptr, params.o, sequence.batch, position.head, row_in_tensor) + lane * 8);
+                row_address<const Element>(params.o_ptr, params.o, sequence.batch, position.head, row_in_tensor) + column);
             const uint4 dout = *reinterpret_cast<const uint4 *>(
                 row_address<const Element>(params.do_ptr, params.dout, sequence.batch, position.head, row_in_tensor) +
-                lane * 8);
+                column);
             const uint32_t a[4] = {o.x, o.y, o.z, o.w}, b[4] = {dout.x, dout.y, dout.z, dout.w};
             #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -385,8 +389,8 @@ __forceinline__ __device__ void dot_do_o(const Flash_bwd_params &params, int blo
             }
         }
         #pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) { sum += __shfl_xor_sync(0xffffffff, sum, offset); }
-        if (lane == 0) {
+        for (int offset = kLanes / 2; offset > 0; offset /= 2) { sum += __shfl_xor_sync(0xffffffff, sum, offset); }
+        if (column == 0) {
             reinterpret_cast<float *>(params.softmax_d_ptr)[padded_row + row] = sum;
             reinterpret_cast<float *>(params.lse_log2_ptr)[padded_row + row] = has_row
                 ? reinterpret_cast<const float *>(params.softmax_lse_ptr)[sequence.batch * params.lse_batch_stride +
@@ -417,6 +421,7 @@ __forceinline__ __device__ void convert_dq(const Flash_bwd_params &params, int b
     const int thread = threadIdx.x, lane = thread % 32;
     const float scale = params.problem.softmax_scale;
 
+    #pragma unroll 4
     for (int i = thread / 32; i < kBlockM / 16 * (kHeadDim / 16) * 2; i += Traits::kNWarps) {
         const float4 x = *reinterpret_cast<const float4 *>(reinterpret_cast<const float *>(params.dq_accum_ptr) +
                                                            padded_row * kHeadDim + i * 128 + lane * 4);

@@ -28,25 +28,32 @@ __forceinline__ __device__ Split_position split_position(const Flash_fwd_params 
     return {m_block, head_k, pair % params.problem.batch, pair / params.problem.batch};
 }
 
-// The first element of a key's row in k or v, from where head 0's lies; nullptr for a page that doesn't exist.
-template <typename Element>
+// Where the rows of k and v lie that a thread copies of one block of keys.
+template <int kPasses, int kRowsPerPass>
 struct Key_rows {
-    const int *block_table;   // this sequence's pages; nullptr: not paged
-    int page_size;
-    int num_pages;
-    int first_key;
+    int page[kPasses];      // outside of the pages: the row is not there
+    int in_page[kPasses];
 
-    __forceinline__ __device__ bool has_page(int page) const {
-        return static_cast<unsigned>(page) < static_cast<unsigned>(num_pages);
+    // Not paged, all keys lie in one "page" of any length.
+    __forceinline__ __device__ void find(const int *block_table, int page_size, int num_pages, int row, int keys_left) {
+        int block = 0;
+        if (block_table != nullptr) {
+            block = row / page_size;
+            row -= block * page_size;
+        }
+        #pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const bool has_key = pass * kRowsPerPass < keys_left;
+            page[pass] = !has_key ? -1 : block_table != nullptr ? block_table[block] : 0;
+            if (page[pass] >= num_pages) { page[pass] = -1; }
+            in_page[pass] = row;
+            row += kRowsPerPass;
+            while (block_table != nullptr && row >= page_size) {
+                row -= page_size;
+                ++block;
+            }
+        }
     }
-
-    __forceinline__ __device__ int64_t offset(int key, const Flash_strides &strides, int page) const {
-        const int row = first_key + key;
-        return block_table == nullptr ? row * strides.row
-                                      : page * strides.batch + (row - row / page_size * page_size) * strides.row;
-    }
-
-    __forceinline__ __device__ int page_of(int key) const { return block_table[(first_key + key) / page_size]; }
 };
 
 // Scores of rows that belong to different queries and heads.
@@ -119,10 +126,9 @@ __forceinline__ __device__ void compute_attn_1rowblock_splitkv(const Flash_fwd_p
                        position.head_k * params.k.head;
     const Element *v = reinterpret_cast<const Element *>(params.v_ptr) + batch_k * params.v.batch +
                        position.head_k * params.v.head;
-    const Key_rows<Element> key_rows = {
-        is_paged ? reinterpret_cast<const int *>(params.block_table_ptr) + position.batch * params.block_table_stride
-                 : nullptr,
-        params.page_size, params.num_pages, sequence.first_key};
+    const int *block_table = is_paged
+        ? reinterpret_cast<const int *>(params.block_table_ptr) + position.batch * params.block_table_stride
+        : nullptr;
 
     const Tile_copy<Traits> copy(thread, problem.head_dim);
     auto load_row = [&](uint32_t destination, const Element *row, bool has_row) {
@@ -133,21 +139,25 @@ __forceinline__ __device__ void compute_attn_1rowblock_splitkv(const Flash_fwd_p
                         has_row && copy.has_column(group_of_chunks) ? 16 : 0);
         }
     };
+    // Pages are looked up one block of keys ahead of the copy that needs them.
+    constexpr int kRowsPerPass = Tile_copy<Traits>::kRowsPerPass, kPasses = kBlockN / kRowsPerPass;
+    Key_rows<kPasses, kRowsPerPass> key_rows;
+    auto find_keys = [&](int n_block) {
+        const int key = n_block * kBlockN + copy.row;
+        key_rows.find(block_table, params.page_size, is_paged ? params.num_pages : 1, sequence.first_key + key,
+                      sequence.seqlen_k - key);
+    };
     auto load_keys = [&](int n_block) {
         const uint32_t stage = smem_kv + n_block % Traits::kStages * kStageBytes;
         #pragma unroll
-        for (int pass = 0; pass < kBlockN / Tile_copy<Traits>::kRowsPerPass; ++pass) {
-            const int row = pass * Tile_copy<Traits>::kRowsPerPass + copy.row, key = n_block * kBlockN + row;
-            bool has_key = key < sequence.seqlen_k;
-            int page = 0;
-            if (is_paged) {
-                page = has_key ? key_rows.page_of(key) : 0;
-                has_key = has_key && key_rows.has_page(page);
-            }
-            const uint32_t destination = stage + Layout::offset(row, copy.chunk);
-            load_row(destination, k + (has_key ? key_rows.offset(key, params.k, page) : 0), has_key);
-            load_row(destination + Traits::kSmemKV, v + (has_key ? key_rows.offset(key, params.v, page) : 0), has_key);
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const bool has_key = key_rows.page[pass] >= 0;
+            const int page = max(key_rows.page[pass], 0), in_page = has_key ? key_rows.in_page[pass] : 0;
+            const uint32_t destination = stage + Layout::offset(pass * kRowsPerPass + copy.row, copy.chunk);
+            load_row(destination, k + page * params.k.batch + in_page * params.k.row, has_key);
+            load_row(destination + Traits::kSmemKV, v + page * params.v.batch + in_page * params.v.row, has_key);
         }
+        if (n_block > n_begin) { find_keys(n_block - 1); }
     };
 
     // This thread's two rows.
@@ -166,8 +176,8 @@ __forceinline__ __device__ void compute_attn_1rowblock_splitkv(const Flash_fwd_p
     if (n_begin < n_end) {
         const Element *q = reinterpret_cast<const Element *>(params.q_ptr) + position.batch * params.q.batch;
         #pragma unroll
-        for (int pass = 0; pass < (kBlockM + Tile_copy<Traits>::kRowsPerPass - 1) / Tile_copy<Traits>::kRowsPerPass; ++pass) {
-            const int in_tile = pass * Tile_copy<Traits>::kRowsPerPass + copy.row;
+        for (int pass = 0; pass < (kBlockM + kRowsPerPass - 1) / kRowsPerPass; ++pass) {
+            const int in_tile = pass * kRowsPerPass + copy.row;
             const int row = row_begin + min(in_tile, rows - 1);
             if (in_tile < kBlockM) {
                 load_row(smem_q + Layout::offset(in_tile, copy.chunk),
@@ -176,6 +186,7 @@ __forceinline__ __device__ void compute_attn_1rowblock_splitkv(const Flash_fwd_p
                          in_tile < rows);
             }
         }
+        find_keys(n_end - 1);
         load_keys(n_end - 1);
         cp_async_commit();
 
