@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import nox
@@ -12,6 +14,7 @@ from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
+PLATFORMS = ("manylinux_x86_64", "manylinux_aarch64", "win_amd64", "win_arm64")
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 sys.path.insert(0, str(ROOT / "cmake"))
@@ -48,17 +51,66 @@ def install_toolkit(session: nox.Session) -> None:
 
 def wheel_in_dist() -> Path | None:
     """The newest wheel of dist/ for this kind of machine."""
-    platform = "win_" if sys.platform == "win32" else "linux"
-    wheels = [path for path in DIST.glob("flash_attn-*.whl") if platform in path.name]
+    system = "win_" if sys.platform == "win32" else "linux"
+    machine = platform.machine().lower()
+    wheels = [path for path in DIST.glob(f"flash_attn-*{system}*.whl") if path.stem.endswith(machine)]
     return max(wheels, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def build_wheel(session: nox.Session, *arguments: str, kernels: Path | None = None) -> None:
+    environment = {"FLASH_ATTN_KERNELS_DIR": str(kernels)} if kernels else {}
+    session.run(
+        "python", "-m", "tools.build_wheel", "--output", str(DIST), *arguments, env=environment
+    )  # fmt: skip
+
+
+def kernels_of(built: Path) -> Path:
+    """The kernels' folder of a wheel, unpacked where a build for another platform takes it from."""
+    folder = ROOT / "build" / "kernels-of-wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(
+            folder, [name for name in archive.namelist() if name.startswith("flash_attn/kernels/")]
+        )
+    return folder / "flash_attn" / "kernels"
+
+
+def ready_kernels(session: nox.Session, *arguments: str) -> Path:
+    """Fatbins for a build that can't compile any: those named, else those of the wheel in dist/, built first."""
+    if named := os.environ.get("FLASH_ATTN_KERNELS_DIR"):
+        return Path(named)
+    if wheel_in_dist() is None:
+        build_wheel(session, *arguments)
+    built = wheel_in_dist()
+    if built is None:
+        session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
+    return kernels_of(built)
 
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build, repair and verify the wheel into dist/; -- --archs "90" for one architecture."""
+    """Build, repair and verify the wheel into dist/; -- --archs "90", or --platform win_amd64 with zig."""
     install_group(session, "build")
     install_toolkit(session)
-    session.run("python", "-m", "tools.build_wheel", "--output", str(DIST), *session.posargs)
+    cross = any(argument.startswith("--platform") for argument in session.posargs)
+    build_wheel(session, *session.posargs, kernels=ready_kernels(session) if cross else None)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build the wheels of all four platforms into dist/, the kernels compiled once, and compare them."""
+    install_group(session, "build")
+    install_toolkit(session)
+    shutil.rmtree(DIST, ignore_errors=True)
+    build_wheel(session, *session.posargs)
+    native = wheel_in_dist()
+    if native is None:
+        session.error("The build left no wheel for this machine in dist/.")
+    kernels = kernels_of(native)
+    for name in PLATFORMS:
+        if name.split("_", 1)[1] not in native.name:
+            build_wheel(session, "--platform", name, kernels=kernels)
+    session.run("python", "-m", "tools", "verify", *(str(path) for path in sorted(DIST.glob("*.whl"))))
 
 
 @nox.session

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,9 +21,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tools.cross import TARGETS, Target, environment_for
+
 ROOT = Path(__file__).parent.parent
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
+
+# What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
+BARE_WINDOWS = re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll")
 
 # Same source, same wheel: no time of day enters it when auditwheel packs it again. 2026-01-01.
 SOURCE_DATE_EPOCH = "1767225600"
@@ -75,16 +80,25 @@ def lines_of(command: list[str], environment: dict[str, str]) -> Iterator[str]:
         raise BuildError(error_in(text) or f"The build failed; its last lines were:\n{''.join(log[-40:])}")
 
 
-def build(archs: str | None, jobs: int | None, folder: Path, console: Console) -> Built:
+def build(
+    archs: str | None, jobs: int | None, target: Target | None, folder: Path, console: Console
+) -> Built:
     """Builds the wheel in a build tree that the next build for the same architectures uses again."""
     environment = {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, **os.environ}
+    if target:
+        if not environment.get("FLASH_ATTN_KERNELS_DIR"):
+            raise BuildError(
+                f"A wheel for {target.name} takes ready fatbins, but FLASH_ATTN_KERNELS_DIR is not set; "
+                "name the folder of a built wheel's kernels, or run nox -s wheel or wheels, which do."
+            )
+        environment |= environment_for(target)
     if archs is not None:
         environment["FLASH_ATTN_CUDA_ARCHS"] = archs
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs or os.cpu_count() or 1))
     if jobs is not None:
         environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(jobs)
     name = re.sub(r"[^0-9a-z]+", "-", environment.get("FLASH_ATTN_CUDA_ARCHS", "").lower()).strip("-")
-    tree = ROOT / "build" / f"wheel-{name or 'default'}"
+    tree = ROOT / "build" / f"wheel-{target.name if target else name or 'default'}"
     command = [
         sys.executable, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check",
         f"-Cbuild-dir={tree}", "--outdir", str(folder), str(ROOT),
@@ -135,6 +149,8 @@ def manylinux_policy(wheel: Path) -> str:
 def repair(wheel: Path, platform: str | None, output: Path) -> Path:
     """Gives the wheel its final platform tag in the output folder. Nothing is added to it."""
     output.mkdir(parents=True, exist_ok=True)
+    if wheel.stem.split("-")[-1].startswith("win"):
+        return repair_windows(wheel, output)
     if sys.platform != "linux":
         return Path(shutil.copy(wheel, output))
     with tempfile.TemporaryDirectory() as scratch:
@@ -147,6 +163,29 @@ def repair(wheel: Path, platform: str | None, output: Path) -> Path:
         if ran.returncode != 0 or len(repaired) != 1:
             raise BuildError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
         return Path(shutil.copy(repaired[0], output))
+
+
+def repair_windows(wheel: Path, output: Path) -> Path:
+    """delvewheel's look at the wheel; it must find nothing to bundle, so the wheel stays as it is."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with zipfile.ZipFile(wheel) as archive:
+            library = archive.extract("flash_attn/lib/flash_attn.dll", scratch)
+        ran = subprocess.run(
+            [sys.executable, "-m", "delvewheel", "needed", library], capture_output=True, text=True
+        )
+    if ran.returncode != 0:
+        raise BuildError(f"delvewheel can't read {wheel.name}: {' '.join(ran.stderr.split())}")
+    if foreign := unexpected_dlls(ran.stdout.split()):
+        raise BuildError(
+            f"The launcher needs {', '.join(foreign)}, but the wheel bundles no DLL and needs none that a "
+            "bare Windows lacks; link without it."
+        )
+    return Path(shutil.copy(wheel, output))
+
+
+def unexpected_dlls(names: Iterable[str]) -> list[str]:
+    """Those that not every Windows 10 has."""
+    return sorted(name for name in names if not BARE_WINDOWS.fullmatch(name.lower()))
 
 
 def manifest_of(wheel: Path) -> dict[str, Any]:
@@ -179,6 +218,9 @@ def closing_table(wheel: Path, built: Built, total_seconds: float) -> Table:
 def command(
     archs: Annotated[str | None, typer.Option(help='GPU architectures, such as "80;90" or native.')] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compile processes at a time.")] = None,
+    platform: Annotated[
+        str | None, typer.Option(help=f"Build for another platform with zig: {', '.join(TARGETS)}.")
+    ] = None,
     plat: Annotated[
         str | None, typer.Option(help="Platform tag to insist on, such as manylinux_2_28_x86_64.")
     ] = None,
@@ -188,8 +230,11 @@ def command(
     console = Console()
     start = time.monotonic()
     try:
+        if platform is not None and platform not in TARGETS:
+            raise BuildError(f"There is no platform {platform!r}; name one of {', '.join(TARGETS)}.")
+        target = TARGETS[platform] if platform else None
         with tempfile.TemporaryDirectory() as scratch:
-            built = build(archs, jobs, Path(scratch), console)
+            built = build(archs, jobs, target, Path(scratch), console)
             wheel = repair(built.wheel, plat, output)
     except BuildError as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)

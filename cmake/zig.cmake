@@ -1,0 +1,21 @@
+# Builds the launcher for another platform with zig, which carries every platform's C library. The environment says which:
+#   FLASH_ATTN_ZIG          zig's own program
+#   FLASH_ATTN_ZIG_TARGET   such as x86_64-windows-gnu or aarch64-linux-gnu.2.17
+set(_target "$ENV{FLASH_ATTN_ZIG_TARGET}")
+if(NOT _target MATCHES "^(x86_64|aarch64)-(windows|linux)-gnu")
+  message(FATAL_ERROR "FLASH_ATTN_ZIG_TARGET is \"${_target}\"; it must be a zig target such as x86_64-windows-gnu.")
+endif()
+set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")
+if(CMAKE_MATCH_2 STREQUAL "windows")
+  set(CMAKE_SYSTEM_NAME Windows)
+  set(CMAKE_SYSTEM_VERSION 10.0)
+else()
+  set(CMAKE_SYSTEM_NAME Linux)
+endif()
+set(CMAKE_C_COMPILER "$ENV{FLASH_ATTN_ZIG}" cc -target "${_target}")
+# No debug information: it would name the files of the machine that built it.
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
+# The programs that CMake would look for beside the compiler are the host's, and a shared library needs none of them.
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+# Compiler checks that link would have zig build a second C runtime, without optimisation, which takes minutes.
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)

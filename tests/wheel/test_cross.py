@@ -1,0 +1,36 @@
+"""Builds for other platforms: what they refuse before anything is compiled, and which DLLs a wheel may need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tools.build_wheel import BuildError, build, unexpected_dlls
+from tools.cross import TARGETS, environment_for
+
+
+def test_the_targets_are_those_of_the_wheels() -> None:
+    assert set(TARGETS) == {"manylinux_x86_64", "manylinux_aarch64", "win_amd64", "win_arm64"}
+    for target in TARGETS.values():
+        environment = environment_for(target)
+        assert Path(environment["FLASH_ATTN_ZIG"]).is_file()
+        assert Path(environment["CMAKE_TOOLCHAIN_FILE"]).is_file()
+        assert target.is_windows == ("windows" in target.zig) == target.name.startswith("win")
+
+
+def test_a_cross_build_without_fatbins_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLASH_ATTN_KERNELS_DIR", raising=False)
+    with pytest.raises(BuildError, match=r"^A wheel for win_amd64 takes ready fatbins"):
+        build(None, None, TARGETS["win_amd64"], tmp_path, Console())
+
+
+@pytest.mark.parametrize(
+    "name", ["msvcp140.dll", "VCRUNTIME140.dll", "cudart64_13.dll", "nvcuda.dll", "c10.dll"]
+)
+def test_a_dll_that_windows_lacks_is_named(name: str) -> None:
+    assert unexpected_dlls(["KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll", name]) == [name]
+    assert unexpected_dlls(["KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"]) == []
