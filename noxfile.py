@@ -76,7 +76,7 @@ def kernels_of(built: Path) -> Path:
 
 
 def ready_kernels(session: nox.Session, *arguments: str) -> Path:
-    """Fatbins for a build that can't compile any: those named, else those of the wheel in dist/, built first."""
+    """Fatbins for a build that can't compile any: those named, else those of the wheel in dist/."""
     if named := os.environ.get("FLASH_ATTN_KERNELS_DIR"):
         return Path(named)
     if wheel_in_dist() is None:

@@ -1,4 +1,4 @@
-"""The installed launcher with its own kernels: each is loaded from its fatbin and launched, on all devices."""
+"""The installed launcher with its own kernels: each is loaded from its fatbin and launched, on each device."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ask(
 
 
 def fitting(kernels: list[Kernel], question: tuple[str, str, str, int], smem: int) -> list[Kernel]:
-    """The kernels that may answer, in the order of the list: those of the smallest head dimension that fit."""
+    """The kernels that may answer, in the list's order: those of the smallest head dimension that fit."""
     family, variant, dtype, head_dim = question
     wanted = [
         kernel

@@ -1,4 +1,4 @@
-"""Builds for other platforms: what they refuse before anything is compiled, and which DLLs a wheel may need."""
+"""Builds for other platforms: what they refuse before anything is compiled; which DLLs a wheel may need."""
 
 from __future__ import annotations
 
