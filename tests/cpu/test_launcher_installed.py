@@ -1,4 +1,4 @@
-"""The installed launcher with its own kernels: each is loaded from its fatbin and launched, on each device."""
+"""The installed launcher with its own kernels: each is loaded from its fatbin and launched on each device."""
 
 from __future__ import annotations
 
