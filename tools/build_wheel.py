@@ -153,15 +153,19 @@ def repair(wheel: Path, platform: str | None, output: Path) -> Path:
         return repair_windows(wheel, output)
     if sys.platform != "linux":
         return Path(shutil.copy(wheel, output))
+    # auditwheel offers by name only the policies of the machine it runs on; "auto" works for any wheel.
+    policy = manylinux_policy(wheel)
     with tempfile.TemporaryDirectory() as scratch:
         command = [
-            sys.executable, "-m", "auditwheel", "repair", "--plat", platform or manylinux_policy(wheel),
+            sys.executable, "-m", "auditwheel", "repair", "--plat", platform or "auto",
             "--only-plat", "--wheel-dir", scratch, str(wheel),
         ]  # fmt: skip
         ran = subprocess.run(command, capture_output=True, text=True)
         repaired = list(Path(scratch).glob("*.whl"))
         if ran.returncode != 0 or len(repaired) != 1:
             raise BuildError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
+        if platform is None and policy not in repaired[0].name:
+            raise BuildError(f"auditwheel named {repaired[0].name}, but its own report says {policy}.")
         return Path(shutil.copy(repaired[0], output))
 
 
