@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,7 @@ class Options(NamedTuple):
     softcap: float
     deterministic: bool
     return_attn_probs: bool
+    direct: bool  # no dispatcher needs to see the forward
 
 
 class Lengths(NamedTuple):
@@ -29,6 +32,17 @@ class Lengths(NamedTuple):
     cu_seqlens_k: Tensor
     max_seqlen_q: int
     max_seqlen_k: int
+
+
+def _once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`once_differentiable`, without what it costs when the gradients get no gradients of their own."""
+    guarded = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *gradients: Any) -> Any:
+        return guarded(ctx, *gradients) if torch.is_grad_enabled() else backward(ctx, *gradients)
+
+    return run
 
 
 def _attend(
@@ -42,8 +56,7 @@ def _attend(
     block_table: Tensor | None = None,
 ) -> Any:
     """out, or with return_attn_probs (out, softmax_lse), and S_dmask too with dropout."""
-    dropout_p, scale, causal, left, right, softcap, _, return_attn_probs = options
-    direct = not _dispatch.is_compiling() and _dispatch.is_direct(q, k, v)
+    dropout_p, scale, causal, left, right, softcap, _, return_attn_probs, direct = options
     if lengths is None:
         if direct:
             out, softmax_lse, s_dmask, rng_state = _forward.dense(
@@ -88,19 +101,19 @@ def _differentiate(
     dv: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients, in dq, dk and dv where given. saved is ctx.saved_tensors, to be asked for only once."""
-    dropout_p, scale, causal, left, right, softcap, deterministic, _ = ctx.options
+    dropout_p, scale, causal, left, right, softcap, deterministic, _, _ = ctx.options
     q, k, v, out, softmax_lse, rng_state, alibi_slopes = saved[:7]
     if not _dispatch.is_compiling() and _dispatch.is_direct(dout, q, k):
         if len(saved) == 7:
             return _backward.dense(
                 dout, q, k, v, out, softmax_lse, dq, dk, dv, alibi_slopes, dropout_p, scale, causal, left,
-                right, softcap, deterministic, rng_state,
+                right, softcap, deterministic, rng_state, False,
             )[:3]  # fmt: skip
         cu_seqlens_q, cu_seqlens_k = saved[7:]
         return _backward.varlen(
             dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, alibi_slopes,
             ctx.max_seqlen_q, ctx.max_seqlen_k, dropout_p, scale, False, causal, left, right, softcap,
-            deterministic, rng_state,
+            deterministic, rng_state, False,
         )[:3]  # fmt: skip
     dq = _tensors.empty_like(q) if dq is None else dq
     dk = _tensors.empty_like(k) if dk is None else dk
@@ -133,7 +146,7 @@ class FlashAttnFunc(torch.autograd.Function):
         return _attend(ctx, q, k, v, lengths, alibi_slopes, options, block_table)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         return None, *_differentiate(ctx, dout, ctx.saved_tensors), None, None, None
 
@@ -153,7 +166,7 @@ class FlashAttnKVPackedFunc(torch.autograd.Function):
         return _attend(ctx, q, kv.select(-3, 0), kv.select(-3, 1), lengths, alibi_slopes, options)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         k = saved[1]
@@ -177,7 +190,7 @@ class FlashAttnQKVPackedFunc(torch.autograd.Function):
         return _attend(ctx, q, k, v, lengths, alibi_slopes, options)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dout: Tensor, *unused: object) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         q = saved[0]

@@ -146,7 +146,7 @@ def _run(
     q, q_at, q_strides = _tensors.readable(q)
     k, k_at, k_strides = _tensors.readable(k)
     v, v_at, v_strides = _tensors.readable(v)
-    target = _tensors.writable(result)
+    target, target_at, target_strides = _tensors.writable(result)
     stream = _tensors.current_stream(device_ordinal)
     problem = (
         0 if cu_seqlens_q is None else cu_seqlens_q.data_ptr(),
@@ -161,9 +161,9 @@ def _run(
         softmax_scale, softcap, dropout_p, 0,
     )  # fmt: skip
     tensors = (
-        q_at, k_at, v_at, target.address, softmax_lse.data_ptr(),
+        q_at, k_at, v_at, target_at, softmax_lse.data_ptr(),
         0 if s_dmask is None else s_dmask.data_ptr(),
-        *q_strides, *k_strides, *v_strides, *target.strides,
+        *q_strides, *k_strides, *v_strides, *target_strides,
     )  # fmt: skip
     paging = NOT_PAGED
     if block_table is not None:

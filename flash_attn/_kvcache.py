@@ -8,7 +8,7 @@ from torch import Tensor
 from . import _checks, _forward, _launcher, _tensors
 
 FAMILY = "flash_fwd_splitkv"
-NOTHING = _tensors.Placed(torch.empty(0), 0, (0, 0, 0))
+NOWHERE: tuple[int, tuple[int, ...]] = (0, (0, 0, 0))  # address and strides of no tensor
 
 
 def require_kernels() -> None:
@@ -77,34 +77,37 @@ def attend(
     stream = _tensors.current_stream(device_ordinal)
     result = _tensors.empty_like(q) if out is None else out
     softmax_lse = _tensors.empty_floats((batch, nheads, seqlen_q), q)
-    query = _tensors.readable(q)
-    padded_dim = query.tensor.shape[-1]
-    keys, values = _tensors.readable(k_cache), _tensors.readable(v_cache)
+    query, query_at, query_strides = _tensors.readable(q)
+    padded_dim = query.shape[-1]
+    keys, keys_at, keys_strides = _tensors.readable(k_cache)
+    values, values_at, values_strides = _tensors.readable(v_cache)
     # cache_batch_idx, block_table, block_table_stride, page_size, num_pages, cache_rows
     paging = (_tensors.address(cache_batch_idx), 0, 0, 0, 0, k_cache.shape[0])
     if block_table is not None:
         paging = (0, block_table.data_ptr(), block_table.stride(0), k_cache.shape[1], k_cache.shape[0], 0)
 
     if seqlen_new or rotary_cos is not None:
-        rotated = query if rotary_cos is None else _tensors.readable(_tensors.empty_like(query.tensor))
-        k_new = v_new = NOTHING
+        rotated, rotated_at, rotated_strides = query, query_at, query_strides
+        if rotary_cos is not None:
+            rotated, rotated_at, rotated_strides = _tensors.readable(_tensors.empty_like(query))
+        k_new_at, k_new_strides = v_new_at, v_new_strides = NOWHERE
         if k is not None and v is not None:
-            k_new, v_new = _tensors.readable(k), _tensors.readable(v)
+            k, k_new_at, k_new_strides = _tensors.readable(k)
+            v, v_new_at, v_new_strides = _tensors.readable(v)
         launcher.append(
             device_ordinal, stream,
-            query.address, 0 if rotary_cos is None else rotated.address,
-            k_new.address, v_new.address, keys.address, values.address,
+            query_at, 0 if rotary_cos is None else rotated_at, k_new_at, v_new_at, keys_at, values_at,
             _tensors.address(rotary_cos), _tensors.address(rotary_sin),
             cache_seqlens.data_ptr() if isinstance(cache_seqlens, Tensor) else 0,
             _tensors.address(cache_leftpad), paging[0], paging[1], paging[2],
-            *query.strides, *k_new.strides, *v_new.strides, *keys.strides, *values.strides,
+            *query_strides, *k_new_strides, *v_new_strides, *keys_strides, *values_strides,
             batch, nheads, nheads_k, padded_dim, dtype, seqlen_q, seqlen_new, seqlen_cache,
             *((0, 0) if rotary_cos is None else (rotary_cos.shape[0], 2 * rotary_cos.shape[1])),
             rotary_interleaved, causal or window_left >= 0 or window_right >= 0,
             paging[3], paging[4], paging[5],
             cache_seqlens if isinstance(cache_seqlens, int) else seqlen_cache - seqlen_new,
         )  # fmt: skip
-        query = rotated
+        query, query_at, query_strides = rotated, rotated_at, rotated_strides
         if seqlen_new:
             _tensors.write_back(keys, k_cache)
             _tensors.write_back(values, v_cache)
@@ -121,9 +124,9 @@ def attend(
         softmax_lse.fill_(torch.inf)
         return result, softmax_lse
     if softmax_scale <= 0:
-        scaled, softmax_scale = _forward.positive(query.tensor, softmax_scale)
-        query = _tensors.readable(scaled)
-    target = _tensors.writable(result)
+        scaled, softmax_scale = _forward.positive(query, softmax_scale)
+        query, query_at, query_strides = _tensors.readable(scaled)
+    target, target_at, target_strides = _tensors.writable(result)
     _forward.launch_split(
         launcher, q,
         (
@@ -132,8 +135,8 @@ def attend(
             _tensors.address(alibi_slopes), 0,
             alibi_batch_stride, batch, nheads, nheads_k, padded_dim, seqlen_q, seqlen_k, 0, 0, dtype, causal,
             window_left, window_right, softmax_scale, softcap, 0.0, 0,
-            query.address, keys.address, values.address, target.address, softmax_lse.data_ptr(), 0,
-            *query.strides, *keys.strides, *values.strides, *target.strides,
+            query_at, keys_at, values_at, target_at, softmax_lse.data_ptr(), 0,
+            *query_strides, *keys_strides, *values_strides, *target_strides,
             *paging,
         ), num_splits,
     )  # fmt: skip

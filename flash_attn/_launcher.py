@@ -19,6 +19,9 @@ from . import _abi
 
 LIBRARY_NAME = "flash_attn.dll" if sys.platform == "win32" else "libflash_attn.so"
 MANIFEST_SCHEMA = 1
+SHAPE = slice(9, None)  # of a backward's values from ``device`` to ``problem``: from ``batch`` on
+NO_TENSORS = (0,) * (10 + 8 * 3)  # addresses and strides of a backward, which its scratch doesn't depend on
+MAX_SIZES = 4096  # of scratch that are remembered
 
 
 def _places() -> tuple[Path, ...]:
@@ -125,6 +128,7 @@ class Launcher:
         self._fwd_args = Buffer(_abi.FwdArgs)
         self._append_args = Buffer(_abi.AppendArgs)
         self._bwd_args = Buffer(_abi.BwdArgs)
+        self._bwd_scratch: dict[tuple[float, ...], int] = {}
         fatbins = (_abi.Fatbin * len(kernels.fatbins))(
             *(_abi.Fatbin(name.encode(), sha256.encode()) for name, sha256 in kernels.fatbins)
         )
@@ -165,9 +169,25 @@ class Launcher:
         self._check(self._library.flash_attn_bwd_plan(args.address, plan))
         return int(plan.scratch_bytes)
 
+    def backward_scratch(self, problem: tuple[float, ...], deterministic: bool) -> int:
+        """Bytes of scratch for the fields from ``device`` to ``problem``, asked once for calls of one shape.
+
+        A size too small would be refused, not overrun: the launcher works it out anew when it launches.
+        """
+        device, _, cu_seqlens_q, *_ = problem
+        shape = (device, not cu_seqlens_q, deterministic, *problem[SHAPE])
+        size = self._bwd_scratch.get(shape)
+        if size is None:
+            size = self.backward_plan(*problem, *NO_TENSORS, deterministic, 0, 0, 0)
+            if len(self._bwd_scratch) >= MAX_SIZES:
+                self._bwd_scratch.clear()
+            self._bwd_scratch[shape] = size
+        return size
+
     def set_smem_limit(self, limit: int) -> None:
         """Lowers the shared memory (bytes) that a block may use, for tests; 0: the device's."""
         self._check(self._library.flash_attn_set_smem_limit(limit))
+        self._bwd_scratch.clear()
 
     def devices(self) -> list[_abi.DeviceInfo]:
         """What the driver says of each GPU."""

@@ -179,10 +179,12 @@ def _backward_run(
     deterministic: bool,
     rng_state: Tensor | None = None,
 ) -> Tensor:
-    return _backward.dense(
+    softmax_d = _backward.dense(
         dout, q, k, v, out, softmax_lse, dq, dk, dv, alibi_slopes, dropout_p, softmax_scale, causal,
         window_size_left, window_size_right, softcap, deterministic, rng_state,
     )[3]  # fmt: skip
+    assert softmax_d is not None
+    return softmax_d
 
 
 def _backward_fake(
@@ -224,11 +226,13 @@ def _varlen_backward_run(
     rng_state: Tensor | None = None,
     zero_tensors: bool = False,
 ) -> Tensor:
-    return _backward.varlen(
+    softmax_d = _backward.varlen(
         dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q,
         max_seqlen_k, dropout_p, softmax_scale, zero_tensors, causal, window_size_left, window_size_right,
         softcap, deterministic, rng_state,
     )[3]  # fmt: skip
+    assert softmax_d is not None
+    return softmax_d
 
 
 def _varlen_backward_fake(

@@ -46,6 +46,7 @@ def _scale(q: Tensor, softmax_scale: float | None) -> float:
 
 
 def _options(
+    direct: bool,
     q: Tensor,
     dropout_p: float,
     softmax_scale: float | None,
@@ -57,18 +58,19 @@ def _options(
 ) -> Options:
     left, right = window_size
     scale = _scale(q, softmax_scale)
-    return Options(dropout_p, scale, causal, left, right, softcap, deterministic, return_attn_probs)
+    return Options(dropout_p, scale, causal, left, right, softcap, deterministic, return_attn_probs, direct)
 
 
-def _require_backward(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _require_backward(direct: bool, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Says before the forward that its gradients can't be had."""
-    if _direct(q, k, v) and _dispatch.needs_gradient(q, k, v):
+    if direct and _dispatch.needs_gradient(q, k, v):
         _checks.device_of(q)
         _backward.require_kernels()
 
 
 def _apply(function: Any, options: Options, *arguments: Any) -> Output:
-    result = function.apply(options, *arguments)
+    apply = _dispatch.direct_apply(function) if options.direct else function.apply
+    result = apply(options, *arguments)
     # Without dropout there is no S_dmask.
     return (*result, None) if options.return_attn_probs and not options.dropout_p else result
 
@@ -123,7 +125,8 @@ def flash_attn_func(
     Raises:
         RuntimeError: an argument is wrong, or the GPU, the driver or the installed kernels can't do it.
     """
-    if _direct(q, k, v) and not _dispatch.needs_gradient(q, k, v):
+    direct = _direct(q, k, v)
+    if direct and not _dispatch.needs_gradient(q, k, v):
         left, right = window_size
         out, softmax_lse, s_dmask, _ = _forward.dense(
             q,
@@ -140,10 +143,11 @@ def flash_attn_func(
             return_attn_probs,
         )
         return (out, softmax_lse, s_dmask) if return_attn_probs else out
-    _checks.tensors(q=q, k=k, v=v)
-    _require_backward(q, k, v)
+    if not direct:
+        _checks.tensors(q=q, k=k, v=v)
+    _require_backward(direct, q, k, v)
     options = _options(
-        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     return _apply(FlashAttnFunc, options, q, k, v, None, alibi_slopes, None)
 
@@ -163,9 +167,10 @@ def flash_attn_kvpacked_func(
     """As `flash_attn_func`, with k and v in one tensor kv (batch, seqlen_k, 2, nheads_k, headdim)."""
     _checks.packed(kv, "kv", 2, 5)
     _checks.tensors(q=q)
-    _require_backward(q, kv, kv)
+    direct = _direct(q, kv, kv)
+    _require_backward(direct, q, kv, kv)
     options = _options(
-        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     return _apply(FlashAttnKVPackedFunc, options, q, kv, None, alibi_slopes)
 
@@ -183,9 +188,10 @@ def flash_attn_qkvpacked_func(
 ) -> Output:
     """As `flash_attn_func`, with q, k and v in one tensor qkv (batch, seqlen, 3, nheads, headdim)."""
     _checks.packed(qkv, "qkv", 3, 5)
-    _require_backward(qkv, qkv, qkv)
+    direct = _direct(qkv, qkv, qkv)
+    _require_backward(direct, qkv, qkv, qkv)
     options = _options(
-        qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     return _apply(FlashAttnQKVPackedFunc, options, qkv, None, alibi_slopes)
 
@@ -227,19 +233,21 @@ def flash_attn_varlen_func(
     """
     max_seqlen_q = _length(max_seqlen_q, "max_seqlen_q")
     max_seqlen_k = _length(max_seqlen_k, "max_seqlen_k")
-    if _direct(q, k, v) and not _dispatch.needs_gradient(q, k, v):
+    direct = _direct(q, k, v)
+    if direct and not _dispatch.needs_gradient(q, k, v):
         left, right = window_size
         out, softmax_lse, s_dmask, _ = _forward.varlen(
             q, k, v, None, cu_seqlens_q, cu_seqlens_k, None, None, block_table, alibi_slopes, max_seqlen_q,
             max_seqlen_k, dropout_p, softmax_scale, False, causal, left, right, softcap, return_attn_probs,
         )  # fmt: skip
         return (out, softmax_lse, s_dmask) if return_attn_probs else out
-    _checks.tensors(q=q, k=k, v=v)
+    if not direct:
+        _checks.tensors(q=q, k=k, v=v)
     if block_table is not None and _dispatch.needs_gradient(q, k, v):
         raise RuntimeError("There are no gradients with a block_table: call it under torch.no_grad().")
-    _require_backward(q, k, v)
+    _require_backward(direct, q, k, v)
     options = _options(
-        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _apply(FlashAttnFunc, options, q, k, v, lengths, alibi_slopes, block_table)
@@ -264,9 +272,10 @@ def flash_attn_varlen_kvpacked_func(
     """As `flash_attn_varlen_func`, with k and v in one tensor kv (total_k, 2, nheads_k, headdim)."""
     _checks.packed(kv, "kv", 2, 4)
     _checks.tensors(q=q)
-    _require_backward(q, kv, kv)
+    direct = _direct(q, kv, kv)
+    _require_backward(direct, q, kv, kv)
     options = _options(
-        q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     lengths = Lengths(
         cu_seqlens_q,
@@ -292,9 +301,10 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Output:
     """As `flash_attn_varlen_func`, with q, k and v in one tensor qkv (total, 3, nheads, headdim)."""
     _checks.packed(qkv, "qkv", 3, 4)
-    _require_backward(qkv, qkv, qkv)
+    direct = _direct(qkv, qkv, qkv)
+    _require_backward(direct, qkv, qkv, qkv)
     options = _options(
-        qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        direct, qkv, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
     )
     max_seqlen = _length(max_seqlen, "max_seqlen")
     lengths = Lengths(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)

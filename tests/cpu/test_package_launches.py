@@ -215,6 +215,59 @@ def test_backward(tmp_path: str) -> None:
 
 
 @isolated
+def test_gradients_keep_softmax_d_in_scratch(tmp_path: str) -> None:
+    mock = pretend(Path(tmp_path))
+    from flash_attn import flash_attn_func
+
+    q = draw(2, 130, 3, 64).requires_grad_()
+    (dq,) = torch.autograd.grad(flash_attn_func(q, q, q), q, torch.ones_like(q))
+    assert dq.shape == q.shape
+    params = next(launch.decode() for launch in mock.launches if "dot_do_o" in launch.kernel)
+    assert params.softmax_d_ptr % 16 == 0
+    assert params.lse_log2_ptr == params.softmax_d_ptr + 4 * 2 * 3 * 256
+
+
+@isolated
+def test_scratch_is_planned_once_for_a_shape(tmp_path: str) -> None:
+    pretend(Path(tmp_path))
+    from flash_attn import _launcher, flash_attn_func
+
+    launcher, plans = _launcher.launcher(), []
+    plan = launcher.backward_plan
+
+    def counted(*values: float) -> int:
+        plans.append(plan(*values))
+        return plans[-1]
+
+    launcher.backward_plan = counted  # type: ignore[method-assign]
+
+    def gradients(*shape: int, deterministic: bool = False) -> None:
+        q = draw(*shape).requires_grad_()
+        torch.autograd.grad(flash_attn_func(q, q, q, deterministic=deterministic), q, torch.ones_like(q))
+
+    for _ in range(3):
+        gradients(1, 16, 1, 64)
+        gradients(1, 300, 1, 64)
+        gradients(1, 300, 1, 64, deterministic=True)
+    assert len(plans) == len(set(plans)) == 3
+    launcher.set_smem_limit(0)
+    gradients(1, 16, 1, 64)
+    assert len(plans) == 4
+
+
+@isolated
+def test_gradients_have_no_gradients(tmp_path: str) -> None:
+    pretend(Path(tmp_path))
+    from flash_attn import flash_attn_func
+
+    q = draw(2, 5, 3, 64).requires_grad_()
+    dout = torch.ones_like(q).requires_grad_()
+    (dq,) = torch.autograd.grad(flash_attn_func(q, q, q), q, dout, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dq.float().sum().backward()
+
+
+@isolated
 def test_backward_of_scales_that_are_not_positive(tmp_path: str) -> None:
     """The kernels, which do nothing here, leave dq as it is: what happens to it afterwards is seen."""
     pretend(Path(tmp_path))
