@@ -15,6 +15,7 @@ import typer
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("tools.verify.command", "Open wheels and check everything that is inside them."),
+    "index": ("tools.index.command", "Make a package index that pip and uv install from."),
     "bench": ("tools.bench.command", "Measure speed on a GPU against PyTorch's flash backend."),
 }
 

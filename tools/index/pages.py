@@ -1,0 +1,178 @@
+"""Renders the index: HTML (PEP 503) and JSON (PEP 691, PEP 700) for installers, one page for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from packaging.version import Version
+
+from tools.index import FILES, PROJECT
+from tools.index.distribution import Distribution
+from tools.index.published import Entry
+
+API_VERSION = "1.1"
+
+# What each kind of platform tag is to a person, and what sysconfig.get_platform() says there.
+PLATFORMS = (
+    ("linux", "x86_64", "Linux on x86-64", "linux-x86_64"),
+    ("linux", "aarch64", "Linux on Arm (aarch64)", "linux-aarch64"),
+    ("win", "amd64", "Windows on x86-64", "win-amd64"),
+    ("win", "arm64", "Windows on Arm", "win-arm64"),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A wheel to take, and who should take it."""
+
+    title: str
+    sysconfig: str
+    entry: Entry
+    glibc: str | None
+
+
+@dataclass(frozen=True)
+class Release:
+    """All files of one version, newest version first on the page."""
+
+    version: Version
+    entries: tuple[Entry, ...]
+    yanked: str | None
+
+
+def project_json(entries: Sequence[Entry]) -> str:
+    versions = sorted({entry.distribution.version for entry in entries})
+    document = {
+        "meta": {"api-version": API_VERSION},
+        "name": PROJECT,
+        "versions": [str(version) for version in versions],
+        "files": [_file_json(entry) for entry in entries],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _file_json(entry: Entry) -> dict[str, Any]:
+    distribution = entry.distribution
+    found: dict[str, Any] = {
+        "filename": distribution.filename,
+        "url": file_url(distribution, "../../"),
+        "hashes": {"sha256": distribution.sha256},
+        "size": distribution.size,
+        "upload-time": entry.uploaded_text,
+        "yanked": entry.yanked or False,
+    }
+    if distribution.requires_python:
+        found["requires-python"] = distribution.requires_python
+    if distribution.metadata is not None:
+        digest = {"sha256": sha256(distribution.metadata).hexdigest()}
+        found |= {"core-metadata": digest, "dist-info-metadata": digest}
+    return found
+
+
+def root_json() -> str:
+    return (
+        json.dumps({"meta": {"api-version": API_VERSION}, "projects": [{"name": PROJECT}]}, indent=1) + "\n"
+    )
+
+
+def file_url(distribution: Distribution, base: str) -> str:
+    return f"{base}{FILES}/{quote(distribution.filename)}"
+
+
+def releases(entries: Iterable[Entry]) -> list[Release]:
+    ordered = sorted(entries, key=lambda entry: entry.distribution.version, reverse=True)
+    found = []
+    for version, group in groupby(ordered, key=lambda entry: entry.distribution.version):
+        files = tuple(sorted(group, key=lambda entry: entry.distribution.filename))
+        reasons = [entry.yanked for entry in files]
+        found.append(Release(version, files, reasons[0] if all(reasons) else None))
+    return found
+
+
+def recommended(found: Sequence[Release]) -> Release | None:
+    """The newest release that is finished and not yanked, else the newest that is not yanked."""
+    usable = [release for release in found if release.yanked is None]
+    finished = [release for release in usable if not release.version.is_prerelease]
+    return next(iter(finished or usable), None)
+
+
+def choices(release: Release) -> list[Choice]:
+    """One wheel for each platform; of two, the one that older systems run too."""
+    found = []
+    for system, machine, title, name in PLATFORMS:
+        suited = [
+            (glibc or (0, 0), entry)
+            for entry in release.entries
+            if entry.yanked is None and (glibc := _suits(entry.distribution, system, machine)) is not None
+        ]
+        if suited:
+            glibc, entry = min(suited, key=lambda pair: pair[0])
+            text = ".".join(map(str, glibc)) if system == "linux" else None
+            found.append(Choice(title, name, entry, text))
+    return found
+
+
+def _suits(distribution: Distribution, system: str, machine: str) -> tuple[int, ...] | None:
+    """The glibc that the wheel needs there, () on Windows; None when it does not fit."""
+    from tools.verify.platforms import platform_of
+
+    fitting = [tag for tag in distribution.platforms if tag.endswith(f"_{machine}")]
+    if system == "win":
+        return () if f"win_{machine}" in distribution.platforms else None
+    platform = platform_of(tag for tag in fitting if "linux" in tag)
+    return platform.glibc if platform else None
+
+
+class Pages:
+    """The templates, filled in. ``url`` is where simple/ will be served, when that is known."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("tools.index"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self._templates.filters |= {"url": file_url, "megabytes": lambda size: f"{size / 1e6:.1f} MB"}
+
+    def _render(self, template: str, **values: object) -> str:
+        return self._templates.get_template(template).render(
+            project=PROJECT, api_version=API_VERSION, **values
+        )
+
+    def root(self) -> str:
+        return self._render("root.html")
+
+    def project(self, entries: Sequence[Entry]) -> str:
+        files = [
+            (entry, sha256(entry.distribution.metadata).hexdigest() if entry.distribution.metadata else None)
+            for entry in entries
+        ]
+        return self._render("project.html", files=files)
+
+    def people(self, entries: Sequence[Entry]) -> str:
+        found = releases(entries)
+        best = recommended(found)
+        taken = choices(best) if best else []
+        sources = [e for e in best.entries if e.distribution.metadata is None] if best else []
+        changed = max((entry.uploaded for entry in entries), default=None)
+        return self._render(
+            "people.html",
+            url=self._url,
+            best=best,
+            choices=taken,
+            sources=sources,
+            facts=taken[0].entry.distribution if taken else None,
+            releases=found,
+            changed=changed,
+        )
