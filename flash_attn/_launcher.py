@@ -87,16 +87,6 @@ def has_family(family: str) -> bool:
     return family in manifest().families
 
 
-class Buffer(threading.local):
-    """One argument struct a thread, written anew by every call and addressed once."""
-
-    def __init__(self, structure: type[ctypes.Structure]) -> None:
-        self.size = ctypes.sizeof(structure)
-        self.bytes = ctypes.create_string_buffer(self.size)
-        self.address = ctypes.addressof(self.bytes)
-        self.pack = _abi.packer(structure).pack_into
-
-
 class Launcher:
     """The loaded library, its kernels announced to it.
 
@@ -125,9 +115,9 @@ class Launcher:
             )
         self._fwd = library.flash_attn_fwd
         self._bwd = library.flash_attn_bwd
-        self._fwd_args = Buffer(_abi.FwdArgs)
-        self._append_args = Buffer(_abi.AppendArgs)
-        self._bwd_args = Buffer(_abi.BwdArgs)
+        self._fwd_args = _abi.packer(_abi.FwdArgs)
+        self._append_args = _abi.packer(_abi.AppendArgs)
+        self._bwd_args = _abi.packer(_abi.BwdArgs)
         self._bwd_scratch: dict[tuple[float, ...], int] = {}
         fatbins = (_abi.Fatbin * len(kernels.fatbins))(
             *(_abi.Fatbin(name.encode(), sha256.encode()) for name, sha256 in kernels.fatbins)
@@ -137,36 +127,28 @@ class Launcher:
         )
 
     def forward(self, *values: float) -> None:
-        args = self._fwd_args
-        args.pack(args.bytes, 0, args.size, *values)
-        if self._fwd(args.address):
+        if self._fwd(self._fwd_args(*values)):
             self._fail()
 
     def forward_plan(self, *values: float) -> tuple[int, int]:
         """How many ways to split the keys, and the bytes of scratch to hand over."""
-        args = self._fwd_args
-        args.pack(args.bytes, 0, args.size, *values)
+        args = self._fwd_args(*values)
         plan = _abi.Plan(ctypes.sizeof(_abi.Plan))
-        self._check(self._library.flash_attn_fwd_plan(args.address, plan))
+        self._check(self._library.flash_attn_fwd_plan(args, plan))
         return plan.num_splits, plan.scratch_bytes
 
     def append(self, *values: float) -> None:
-        args = self._append_args
-        args.pack(args.bytes, 0, args.size, *values)
-        self._check(self._library.flash_attn_append(args.address))
+        self._check(self._library.flash_attn_append(self._append_args(*values)))
 
     def backward(self, *values: float) -> None:
-        args = self._bwd_args
-        args.pack(args.bytes, 0, args.size, *values)
-        if self._bwd(args.address):
+        if self._bwd(self._bwd_args(*values)):
             self._fail()
 
     def backward_plan(self, *values: float) -> int:
         """Bytes of scratch to hand over."""
-        args = self._bwd_args
-        args.pack(args.bytes, 0, args.size, *values)
+        args = self._bwd_args(*values)
         plan = _abi.Plan(ctypes.sizeof(_abi.Plan))
-        self._check(self._library.flash_attn_bwd_plan(args.address, plan))
+        self._check(self._library.flash_attn_bwd_plan(args, plan))
         return int(plan.scratch_bytes)
 
     def backward_scratch(self, problem: tuple[float, ...], deterministic: bool) -> int:

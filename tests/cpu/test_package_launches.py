@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,33 @@ def test_few_queries_over_many_keys_are_split(tmp_path: str) -> None:
     kernels = [launch.kernel for launch in mock.launches]
     assert kernels[0].startswith("flash_fwd_splitkv")
     assert any("combine" in kernel for kernel in kernels)
+
+
+@isolated
+def test_a_new_thread_makes_nothing_anew(tmp_path: str) -> None:
+    """A thread of autograd has a new Python thread state every time, so what it keeps is made every time."""
+    mock = pretend(Path(tmp_path))
+    from flash_attn import _abi, flash_attn_func
+
+    q, k, v = (draw(1, 16, 1, 64).requires_grad_() for _ in range(3))
+    out = flash_attn_func(q, k, v)
+    out.backward(torch.ones_like(out), retain_graph=True)
+    before = len(mock.launches)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a struct's layout was worked out again")
+
+    _abi.packer = refuse  # type: ignore[assignment]
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            flash_attn_func(q, k, v).backward(torch.ones_like(out))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failed
+    assert len(mock.launches) > before
