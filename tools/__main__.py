@@ -16,6 +16,10 @@ import typer
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("tools.verify.command", "Open wheels and check everything that is inside them."),
     "index": ("tools.index.command", "Make a package index that pip and uv install from."),
+    "repair": (
+        "tools.repair",
+        "Give a built wheel its platform tag; refuse one that needs foreign libraries.",
+    ),
     "bench": ("tools.bench.command", "Measure speed on a GPU against PyTorch's flash backend."),
 }
 

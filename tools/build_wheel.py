@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +22,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tools.cross import TARGETS, Target, environment_for
+from tools.repair import RepairError, repair
 
 ROOT = Path(__file__).parent.parent
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
-
-# What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
-BARE_WINDOWS = re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll")
 
 # Same source, same wheel: no time of day enters it when auditwheel packs it again. 2026-01-01.
 SOURCE_DATE_EPOCH = "1767225600"
@@ -128,70 +126,6 @@ def build(
     return Built(wheels[0], time.monotonic() - start, peak_memory_of_children(), steps)
 
 
-def manylinux_policy(wheel: Path) -> str:
-    """The oldest manylinux tag that the launcher allows; BuildError when it needs a foreign library."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True
-    )
-    if shown.returncode != 0:
-        raise BuildError(f"auditwheel can't read {wheel.name}: {shown.stderr.strip()}")
-    report: dict[str, Any] = json.loads(shown.stdout)
-    if external := sorted(report["external_libs"]):
-        raise BuildError(
-            f"The launcher needs {', '.join(external)}, but the wheel carries no foreign library."
-        )
-    policy = str(report["overall_tag"])
-    if not policy.startswith(("manylinux", "musllinux")):
-        raise BuildError(f"auditwheel gives {wheel.name} the tag {policy}, which no index takes.")
-    return policy
-
-
-def repair(wheel: Path, platform: str | None, output: Path) -> Path:
-    """Gives the wheel its final platform tag in the output folder. Nothing is added to it."""
-    output.mkdir(parents=True, exist_ok=True)
-    if wheel.stem.split("-")[-1].startswith("win"):
-        return repair_windows(wheel, output)
-    if sys.platform != "linux":
-        return Path(shutil.copy(wheel, output))
-    # auditwheel offers by name only the policies of the machine it runs on; "auto" works for any wheel.
-    policy = manylinux_policy(wheel)
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [
-            sys.executable, "-m", "auditwheel", "repair", "--plat", platform or "auto",
-            "--only-plat", "--wheel-dir", scratch, str(wheel),
-        ]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True)
-        repaired = list(Path(scratch).glob("*.whl"))
-        if ran.returncode != 0 or len(repaired) != 1:
-            raise BuildError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
-        if platform is None and policy not in repaired[0].name:
-            raise BuildError(f"auditwheel named {repaired[0].name}, but its own report says {policy}.")
-        return Path(shutil.copy(repaired[0], output))
-
-
-def repair_windows(wheel: Path, output: Path) -> Path:
-    """delvewheel's look at the wheel; it must find nothing to bundle, so the wheel stays as it is."""
-    with tempfile.TemporaryDirectory() as scratch:
-        with zipfile.ZipFile(wheel) as archive:
-            library = archive.extract("flash_attn/lib/flash_attn.dll", scratch)
-        ran = subprocess.run(
-            [sys.executable, "-m", "delvewheel", "needed", library], capture_output=True, text=True
-        )
-    if ran.returncode != 0:
-        raise BuildError(f"delvewheel can't read {wheel.name}: {' '.join(ran.stderr.split())}")
-    if foreign := unexpected_dlls(ran.stdout.split()):
-        raise BuildError(
-            f"The launcher needs {', '.join(foreign)}, but the wheel bundles no DLL and needs none that a "
-            "bare Windows lacks; link without it."
-        )
-    return Path(shutil.copy(wheel, output))
-
-
-def unexpected_dlls(names: Iterable[str]) -> list[str]:
-    """Those that not every Windows 10 has."""
-    return sorted(name for name in names if not BARE_WINDOWS.fullmatch(name.lower()))
-
-
 def manifest_of(wheel: Path) -> dict[str, Any]:
     with zipfile.ZipFile(wheel) as archive:
         manifest: dict[str, Any] = json.loads(archive.read("flash_attn/kernels/manifest.json"))
@@ -240,7 +174,7 @@ def command(
         with tempfile.TemporaryDirectory() as scratch:
             built = build(archs, jobs, target, Path(scratch), console)
             wheel = repair(built.wheel, plat, output)
-    except BuildError as error:
+    except (BuildError, RepairError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     # A table that goes into a log has no terminal to fit.

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tools.build_wheel import BuildError, build, unexpected_dlls
+from tools.build_wheel import BuildError, build
 from tools.cross import TARGETS, environment_for
+from tools.repair import unexpected_dlls
 
 
 def test_the_targets_are_those_of_the_wheels() -> None:

@@ -1,0 +1,136 @@
+"""A built wheel's last step: its final platform tag, and a look at what it needs of the system.
+
+auditwheel and delvewheel do the looking. Neither finds anything to bundle, or the wheel is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tools.verify.platforms import NEWEST_GLIBC
+
+# What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
+BARE_WINDOWS = re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll")
+
+GLIBC_TAG = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
+LAUNCHER_DLL = "flash_attn/lib/flash_attn.dll"
+
+
+class RepairError(Exception):
+    """Why the wheel can't be shipped, in one sentence."""
+
+
+def check_policy(name: str, report: dict[str, Any]) -> str:
+    """The platform tag that auditwheel's report gives the wheel; RepairError when it is none that we ship."""
+    if external := sorted(report["external_libs"]):
+        raise RepairError(
+            f"The launcher of {name} needs {', '.join(external)}, but the wheel carries no foreign library; "
+            "link without it."
+        )
+    policy = str(report["overall_tag"])
+    glibc = GLIBC_TAG.fullmatch(policy)
+    if glibc is None:
+        raise RepairError(f"auditwheel gives {name} the tag {policy}, but only manylinux tags are shipped.")
+    if (int(glibc[1]), int(glibc[2])) > NEWEST_GLIBC:
+        newest = "_".join(map(str, NEWEST_GLIBC))
+        raise RepairError(
+            f"auditwheel gives {name} the tag {policy}, newer than manylinux_{newest}: the launcher asks for "
+            "symbols of a newer glibc; build it in a manylinux image or with zig (--platform)."
+        )
+    return policy
+
+
+def manylinux_policy(wheel: Path) -> str:
+    """The oldest manylinux tag that the launcher allows; RepairError when it is none that we ship."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True
+    )
+    if shown.returncode != 0:
+        raise RepairError(f"auditwheel can't read {wheel.name}: {' '.join(shown.stderr.split())}")
+    return check_policy(wheel.name, json.loads(shown.stdout))
+
+
+def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
+    """auditwheel's tag in place of the builder's; it must find nothing to bundle."""
+    # auditwheel offers by name only the policies of the machine it runs on; "auto" works for any wheel.
+    policy = manylinux_policy(wheel)
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable, "-m", "auditwheel", "repair", "--plat", platform or "auto",
+            "--only-plat", "--wheel-dir", scratch, str(wheel),
+        ]  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True)
+        repaired = list(Path(scratch).glob("*.whl"))
+        if ran.returncode != 0 or len(repaired) != 1:
+            raise RepairError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
+        if platform is None and policy not in repaired[0].name:
+            raise RepairError(f"auditwheel named {repaired[0].name}, but its own report says {policy}.")
+        return Path(shutil.copy(repaired[0], output))
+
+
+def repair_windows(wheel: Path, output: Path) -> Path:
+    """delvewheel's look at the wheel; it must find nothing to bundle, so the wheel stays as it is."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with zipfile.ZipFile(wheel) as archive:
+            if LAUNCHER_DLL not in archive.namelist():
+                raise RepairError(f"{wheel.name} holds no {LAUNCHER_DLL}; build it with nox -s wheel.")
+            library = archive.extract(LAUNCHER_DLL, scratch)
+        ran = subprocess.run(
+            [sys.executable, "-m", "delvewheel", "needed", library], capture_output=True, text=True
+        )
+    if ran.returncode != 0:
+        raise RepairError(f"delvewheel can't read {wheel.name}: {' '.join(ran.stderr.split())}")
+    if foreign := unexpected_dlls(ran.stdout.split()):
+        raise RepairError(
+            f"The launcher needs {', '.join(foreign)}, but the wheel bundles no DLL and needs none that a "
+            "bare Windows lacks; link without it."
+        )
+    return Path(shutil.copy(wheel, output))
+
+
+def unexpected_dlls(names: Iterable[str]) -> list[str]:
+    """Those that not every Windows 10 has."""
+    return sorted(name for name in names if not BARE_WINDOWS.fullmatch(name.lower()))
+
+
+def repair(wheel: Path, platform: str | None, output: Path) -> Path:
+    """The wheel with its final platform tag, in the output folder. Nothing is added to it.
+
+    ``platform`` is a tag to insist on, such as ``manylinux_2_28_x86_64``; None takes the oldest that fits.
+    RepairError says why a wheel can't be shipped.
+    """
+    if not zipfile.is_zipfile(wheel):
+        raise RepairError(f"{wheel} is no wheel; name a .whl file that the build left.")
+    output.mkdir(parents=True, exist_ok=True)
+    if wheel.stem.split("-")[-1].startswith("win"):
+        return repair_windows(wheel, output)
+    if sys.platform != "linux":
+        return Path(shutil.copy(wheel, output))
+    return repair_linux(wheel, platform, output)
+
+
+def command(
+    wheel: Annotated[Path, typer.Argument(help="The wheel that the build left.")],
+    output: Annotated[Path, typer.Option(help="Folder for the repaired wheel.")],
+    plat: Annotated[
+        str | None, typer.Option(help="Platform tag to insist on, such as manylinux_2_28_x86_64.")
+    ] = None,
+) -> None:
+    """Give a built wheel its final platform tag; refuse one that needs what a bare system lacks."""
+    try:
+        repaired = repair(wheel, plat, output)
+    except RepairError as error:
+        typer.secho(str(error), fg="red", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(repaired)
