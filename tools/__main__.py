@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "tools.repair",
         "Give a built wheel its platform tag; refuse one that needs foreign libraries.",
     ),
+    "attest": ("tools.trust.command", "Write a bill of materials and provenance beside wheels."),
     "bench": ("tools.bench.command", "Measure speed on a GPU against PyTorch's flash backend."),
 }
 

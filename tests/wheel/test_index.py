@@ -205,13 +205,6 @@ def test_a_yanked_version_keeps_its_reason(index: Index, tmp_path: Path) -> None
     assert not any(file["yanked"] for file in read(tmp_path / "site")["files"])
 
 
-def test_what_was_attested_is_published_beside_its_wheel(index: Index, tmp_path: Path) -> None:
-    wheel = plain_wheel(tmp_path / "dist")
-    wheel.with_name(f"{wheel.name}.cdx.json").write_text("{}")
-    index(tmp_path / "dist")
-    assert (tmp_path / f"site/files/{wheel.name}.cdx.json").read_text() == "{}"
-
-
 def _flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF

@@ -31,6 +31,9 @@ _Unyank = Annotated[
     list[str] | None,
     typer.Option(metavar="VERSION", help="Offer a yanked version again.", show_default=False),
 ]
+_Attested = Annotated[
+    bool, typer.Option("--attested", help="Refuse a wheel that has no provenance beside it.")
+]
 _Url = Annotated[
     str | None,
     typer.Option(
@@ -46,14 +49,16 @@ def command(
     yank: _Yank = None,
     unyank: _Unyank = None,
     url: _Url = None,
+    attested: _Attested = False,
 ) -> None:
     """Make a static package index (PEP 503, 691) and a page that says which wheel to take.
 
     Files that the index in the output folder offers already stay, with the time since when they do. Exits 1
-    with one sentence, and leaves the folder as it was, when a file is damaged, is there twice, or would
-    replace a published one.
+    with one sentence, and leaves the folder as it was, when a file is damaged, is there twice, would replace
+    a published one, or is not what the provenance beside it attests.
     """
     from tools.index import RefusedError
+    from tools.index.attested import check_attested
     from tools.index.clock import now
     from tools.index.distribution import find, read
     from tools.index.publish import publish
@@ -66,6 +71,7 @@ def command(
         if url is not None and not url.startswith(("https://", "http://")):
             raise RefusedError(f"--url is {url!r}; expected an address that starts with https:// or http://.")
         new = unique(read(path) for path in find(distributions))
+        check_attested(new, attested)
         entries = merge(read_index(output), new, now())
         entries = with_yanks(entries, reasons)
         if keep is not None:

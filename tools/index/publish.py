@@ -12,9 +12,10 @@ from tools.index import FILES, PROJECT, RefusedError
 from tools.index.distribution import digest_of
 from tools.index.pages import Pages, project_json, root_json
 from tools.index.published import PROJECT_JSON, SIMPLE, Entry
+from tools.trust import PROVENANCE_ENDING, SBOM_ENDING
 
-# What may lie beside a distribution and is published with it: its bill of materials and its provenance.
-BESIDE = (".cdx.json", ".provenance.json")
+# What may lie beside a distribution and is published with it.
+BESIDE = (SBOM_ENDING, PROVENANCE_ENDING)
 
 
 def publish(entries: Sequence[Entry], output: Path, url: str | None) -> None:

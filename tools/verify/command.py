@@ -25,14 +25,42 @@ _Kernels = Annotated[
         show_default=False,
     ),
 ]
+_Provenance = Annotated[
+    bool,
+    typer.Option(
+        "--provenance", help="Check what attest wrote beside the wheels instead; needs no CUDA, no network."
+    ),
+]
+_Commit = Annotated[
+    str | None,
+    typer.Option(help="With --provenance: the commit that must be attested.", show_default=False),
+]
 
 
-def command(wheels: _Wheels, as_json: _Json = False, archs: _Archs = None, kernels: _Kernels = None) -> None:
+def command(
+    wheels: _Wheels,
+    as_json: _Json = False,
+    archs: _Archs = None,
+    kernels: _Kernels = None,
+    provenance: _Provenance = False,
+    commit: _Commit = None,
+) -> None:
     """Open wheels and check everything that is inside them.
 
     Exits 1 with one line for each thing that is wrong. Several wheels must also carry the same fatbins,
     byte for byte.
     """
+    if provenance:
+        from tools.trust.report import judge as judge_provenance
+
+        if archs is not None or kernels is not None:
+            raise typer.BadParameter(
+                "--archs and --kernels have no meaning with --provenance; leave them out."
+            )
+        raise typer.Exit(judge_provenance(wheels, commit, as_json))
+    if commit is not None:
+        raise typer.BadParameter("--commit has a meaning with --provenance alone; add it or leave both out.")
+
     from tools.verify.cuobjdump import find_cuobjdump
     from tools.verify.expected import KERNEL_LIST, read_kernel_list
     from tools.verify.inspector import Inspector
