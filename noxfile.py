@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 import zipfile
@@ -124,9 +125,13 @@ def tests(session: nox.Session) -> None:
     install_group(session, "test")
     install_toolkit(session)
     torch = os.environ.get("FLASH_ATTN_TEST_TORCH", "torch==2.13.0")
-    install(session, f"PyTorch ({torch}; FLASH_ATTN_TEST_TORCH names another)", torch)
+    install(session, f"PyTorch ({torch}; FLASH_ATTN_TEST_TORCH names another)", *shlex.split(torch))
     session.install("--force-reinstall", "--no-deps", str(built), silent=True)
-    folders = [str(folder) for folder in (ROOT / "tests/cpu", ROOT / "tests/wheel") if folder.is_dir()]
+    folders = [
+        str(folder)
+        for folder in (ROOT / f"tests/{name}" for name in ("cpu", "wheel", "workflows"))
+        if folder.is_dir()
+    ]
     session.run("pytest", *(session.posargs or folders), env={"FLASH_ATTN_WHEEL": str(built)})
 
 
@@ -137,6 +142,22 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Judge .github/workflows with actionlint, shellcheck and zizmor, without a network."""
+    install_group(session, "workflows")
+    session.run("actionlint", "-color")
+    session.run("shellcheck", *(str(path) for path in sorted((ROOT / "ci").glob("*.sh"))))
+    session.run("zizmor", "--offline", "--persona", "pedantic", ".github")
+
+
+@nox.session
+def sdist(session: nox.Session) -> None:
+    """Make the source distribution into dist/."""
+    install_group(session, "build")
+    session.run("python", "-m", "build", "--sdist", "--no-isolation", "--outdir", str(DIST))
 
 
 @nox.session(venv_backend="none")

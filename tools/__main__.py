@@ -22,6 +22,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Give a built wheel its platform tag; refuse one that needs foreign libraries.",
     ),
     "attest": ("tools.trust.command", "Write a bill of materials and provenance beside wheels."),
+    "version": ("tools.release.version_command", "Print the version, or make it that of a nightly."),
+    "release": ("tools.release.release_command", "Check that a tag may be released, and write its notes."),
+    "nightly": ("tools.release.nightly_command", "Say whether a nightly is due."),
     "bench": ("tools.bench.command", "Measure speed on a GPU against PyTorch's flash backend."),
 }
 

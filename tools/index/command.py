@@ -41,6 +41,13 @@ _Url = Annotated[
     ),
 ]
 
+_FilesUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the content of files/ will be served, when not beside simple/.", show_default=False
+    ),
+]
+
 
 def command(
     distributions: _Distributions,
@@ -49,6 +56,7 @@ def command(
     yank: _Yank = None,
     unyank: _Unyank = None,
     url: _Url = None,
+    files_url: _FilesUrl = None,
     attested: _Attested = False,
 ) -> None:
     """Make a static package index (PEP 503, 691) and a page that says which wheel to take.
@@ -68,15 +76,18 @@ def command(
 
     try:
         reasons = _reasons(yank or [], unyank or [])
-        if url is not None and not url.startswith(("https://", "http://")):
-            raise RefusedError(f"--url is {url!r}; expected an address that starts with https:// or http://.")
+        for option, address in (("--url", url), ("--files-url", files_url)):
+            if address is not None and not address.startswith(("https://", "http://")):
+                raise RefusedError(
+                    f"{option} is {address!r}; expected an address that starts with https:// or http://."
+                )
         new = unique(read(path) for path in find(distributions))
         check_attested(new, attested)
         entries = merge(read_index(output), new, now())
         entries = with_yanks(entries, reasons)
         if keep is not None:
             entries = keep_newest(entries, keep)
-        publish(entries, output, url and f"{url.rstrip('/')}/")
+        publish(entries, output, url and f"{url.rstrip('/')}/", files_url and files_url.rstrip("/"))
     except RefusedError as error:
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))
         typer.echo(f"error: {text}", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from typing import Any
@@ -47,22 +48,22 @@ class Release:
     yanked: str | None
 
 
-def project_json(entries: Sequence[Entry]) -> str:
+def project_json(entries: Sequence[Entry], files_url: str | None = None) -> str:
     versions = sorted({entry.distribution.version for entry in entries})
     document = {
         "meta": {"api-version": API_VERSION},
         "name": PROJECT,
         "versions": [str(version) for version in versions],
-        "files": [_file_json(entry) for entry in entries],
+        "files": [_file_json(entry, files_url) for entry in entries],
     }
     return json.dumps(document, indent=1) + "\n"
 
 
-def _file_json(entry: Entry) -> dict[str, Any]:
+def _file_json(entry: Entry, files_url: str | None) -> dict[str, Any]:
     distribution = entry.distribution
     found: dict[str, Any] = {
         "filename": distribution.filename,
-        "url": file_url(distribution, "../../"),
+        "url": file_url(distribution, "../../", files_url),
         "hashes": {"sha256": distribution.sha256},
         "size": distribution.size,
         "upload-time": entry.uploaded_text,
@@ -82,8 +83,9 @@ def root_json() -> str:
     )
 
 
-def file_url(distribution: Distribution, base: str) -> str:
-    return f"{base}{FILES}/{quote(distribution.filename)}"
+def file_url(distribution: Distribution, base: str, files_url: str | None = None) -> str:
+    """Below ``files_url``, or in the index's own folder, which ``base`` leads to."""
+    return f"{files_url or f'{base}{FILES}'}/{quote(distribution.filename)}"
 
 
 def releases(entries: Iterable[Entry]) -> list[Release]:
@@ -131,9 +133,13 @@ def _suits(distribution: Distribution, system: str, machine: str) -> tuple[int, 
 
 
 class Pages:
-    """The templates, filled in. ``url`` is where simple/ will be served, when that is known."""
+    """The templates, filled in.
 
-    def __init__(self, url: str | None) -> None:
+    ``url`` is where simple/ will be served, when that is known; ``files_url`` where the files are, when
+    not beside it.
+    """
+
+    def __init__(self, url: str | None, files_url: str | None = None) -> None:
         self._url = url
         self._templates = jinja2.Environment(
             loader=jinja2.PackageLoader("tools.index"),
@@ -143,7 +149,10 @@ class Pages:
             lstrip_blocks=True,
             keep_trailing_newline=True,
         )
-        self._templates.filters |= {"url": file_url, "megabytes": lambda size: f"{size / 1e6:.1f} MB"}
+        self._templates.filters |= {
+            "url": partial(file_url, files_url=files_url),
+            "megabytes": lambda size: f"{size / 1e6:.1f} MB",
+        }
 
     def _render(self, template: str, **values: object) -> str:
         return self._templates.get_template(template).render(

@@ -18,14 +18,14 @@ from tools.trust import PROVENANCE_ENDING, SBOM_ENDING
 BESIDE = (SBOM_ENDING, PROVENANCE_ENDING)
 
 
-def publish(entries: Sequence[Entry], output: Path, url: str | None) -> None:
+def publish(entries: Sequence[Entry], output: Path, url: str | None, files_url: str | None = None) -> None:
     """Raises RefusedError, leaving ``output`` as it was, when the index can't be written whole."""
     output = output.absolute()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
             made = Path(scratch) / "new"
-            _write(entries, made, Pages(url))
+            _write(entries, made, Pages(url, files_url), files_url)
             _move(made, output, Path(scratch) / "old")
     except OSError as error:
         where = error.filename or output
@@ -34,7 +34,7 @@ def publish(entries: Sequence[Entry], output: Path, url: str | None) -> None:
         ) from None
 
 
-def _write(entries: Sequence[Entry], folder: Path, pages: Pages) -> None:
+def _write(entries: Sequence[Entry], folder: Path, pages: Pages, files_url: str | None) -> None:
     files = folder / FILES
     files.mkdir(parents=True)
     for entry in entries:
@@ -44,7 +44,7 @@ def _write(entries: Sequence[Entry], folder: Path, pages: Pages) -> None:
         f"{SIMPLE}/index.html": pages.root(),
         f"{SIMPLE}/index.json": root_json(),
         f"{SIMPLE}/{PROJECT}/index.html": pages.project(entries),
-        PROJECT_JSON: project_json(entries),
+        PROJECT_JSON: project_json(entries, files_url),
     }
     for name, text in texts.items():
         path = folder / name

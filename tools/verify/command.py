@@ -36,6 +36,11 @@ _Commit = Annotated[
     typer.Option(help="With --provenance: the commit that must be attested.", show_default=False),
 ]
 
+_Summary = Annotated[
+    Path | None,
+    typer.Option(help="Add a Markdown table to this file, such as $GITHUB_STEP_SUMMARY.", show_default=False),
+]
+
 
 def command(
     wheels: _Wheels,
@@ -44,6 +49,7 @@ def command(
     kernels: _Kernels = None,
     provenance: _Provenance = False,
     commit: _Commit = None,
+    summary: _Summary = None,
 ) -> None:
     """Open wheels and check everything that is inside them.
 
@@ -53,9 +59,9 @@ def command(
     if provenance:
         from tools.trust.report import judge as judge_provenance
 
-        if archs is not None or kernels is not None:
+        if archs is not None or kernels is not None or summary is not None:
             raise typer.BadParameter(
-                "--archs and --kernels have no meaning with --provenance; leave them out."
+                "--archs, --kernels and --summary have no meaning with --provenance; leave them out."
             )
         raise typer.Exit(judge_provenance(wheels, commit, as_json))
     if commit is not None:
@@ -73,7 +79,7 @@ def command(
     except (ToolMissingError, UnreadableError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
-    raise typer.Exit(judge(inspector, wheels, as_json))
+    raise typer.Exit(judge(inspector, wheels, as_json, summary))
 
 
 def _split(archs: str | None) -> list[str]:

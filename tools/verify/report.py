@@ -17,11 +17,17 @@ from tools.verify.inspector import Inspector, Verdict, compare
 from tools.verify.problems import Problem
 
 
-def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool) -> int:
-    """Verifies these wheels, prints what was found, and returns the exit status: 1 when anything is wrong."""
+def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool, summary: Path | None = None) -> int:
+    """Verifies these wheels, prints what was found, and returns the exit status: 1 when anything is wrong.
+
+    ``summary`` is a file that a Markdown table is added to.
+    """
     verdicts = [inspector.verify(path) for path in paths]
     differences = compare(verdicts)
     wrong = lines(verdicts, differences)
+    if summary is not None:
+        with summary.open("a", encoding="utf-8") as file:
+            file.write(as_markdown(verdicts, wrong))
     if json_wanted:
         print(json.dumps(as_json(verdicts, differences), indent=2))
     else:
@@ -98,6 +104,29 @@ def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[s
     ]
     found += [problem.message for problem in differences]
     return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in found]
+
+
+def as_markdown(verdicts: Sequence[Verdict], wrong: Sequence[str]) -> str:
+    """One row a wheel, then what is wrong, in words that can't break out of their place."""
+    rows = ["| wheel | size | kernels | machine code | toolkit | launcher needs |", "| --- " * 6 + "|"]
+    for verdict in verdicts:
+        wheel, manifest = verdict.wheel, verdict.manifest
+        cells = [
+            verdict.path.name,
+            f"{wheel.size / 1e6:.2f} MB" if wheel else "unreadable",
+            str(len(verdict.want.kernels)) if verdict.want else "",
+            f"{', '.join(manifest.sass)}; PTX {', '.join(manifest.ptx)}" if manifest else "",
+            manifest.toolkit if manifest else "",
+            (", ".join(verdict.library[1].imports) or "nothing") if verdict.library else "",
+        ]
+        rows.append(f"| {' | '.join(map(_plain, cells))} |")
+    said = [f"- {_plain(line)}" for line in wrong] or ["Nothing is wrong."]
+    return "\n".join([*rows, "", *said, "", ""])
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return "".join(f"&#{ord(c)};" if c in "\\`*_{}[]<>|#!&~" or not c.isprintable() else c for c in text)
 
 
 def as_json(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> dict[str, Any]:

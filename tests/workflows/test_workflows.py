@@ -1,0 +1,308 @@
+"""Walks .github/workflows: what they call exists, what they download is uploaded, what they use expands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import typer
+from workflow_files import (
+    ROOT,
+    SELF,
+    Workflow,
+    called,
+    commands,
+    events,
+    matrix_source,
+    needs,
+    plan,
+    upstream,
+    workflows,
+)
+
+from tools.__main__ import COMMANDS, build_app
+
+USES = re.compile(r"^\s*(?:- )?uses: (\S+)(.*)$", re.MULTILINE)
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+WRITES = {
+    ("index.yml", "files"): {"contents"},
+    ("index.yml", "pages"): {"pages", "id-token"},
+    ("nightly.yml", "index"): {"contents", "pages", "id-token"},
+    ("nightly.yml", "report"): {"issues"},
+    ("release.yml", "index"): {"contents", "pages", "id-token"},
+    ("release.yml", "pypi"): {"id-token"},
+    ("release.yml", "release"): {"contents", "id-token", "attestations"},
+}
+
+ALL = pytest.mark.parametrize("workflow", workflows().values(), ids=list(workflows()))
+
+
+@pytest.fixture(scope="module")
+def sessions() -> set[str]:
+    listed = subprocess.run(
+        [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "--list"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return set(re.findall(r"^[*-] (\S+)", listed.stdout, re.MULTILINE))
+
+
+def all_commands(workflow: Workflow) -> list[list[str]]:
+    return [words for _, step in workflow.steps() for words in commands(step.get("run", ""))]
+
+
+def test_the_walk_sees_what_is_there() -> None:
+    assert set(workflows()) >= {"pull_request.yml", "nightly.yml", "release.yml", "build.yml", "gpu.yml"}
+    script = 'a "$B c" --d <<< "$E" >> "$F"\nif gh x > y; then\n  z \\\n  w || true\nfi # nox -s gone'
+    assert list(commands(script)) == [
+        ["a", "$B c", "--d"], ["if", "gh", "x"], ["then"], ["z", "w"], ["true"], ["fi"],
+    ]  # fmt: skip
+
+
+@ALL
+def test_every_nox_session_exists(workflow: Workflow, sessions: set[str]) -> None:
+    for words in all_commands(workflow):
+        if words[0] == "nox":
+            assert words[1] == "-s", words
+            named = words[2 : words.index("--")] if "--" in words else words[2:]
+            assert named, words
+            assert set(named) <= sessions, words
+
+
+@ALL
+def test_every_tools_command_takes_its_options(workflow: Workflow) -> None:
+    for words in all_commands(workflow):
+        if words[:3] == ["python", "-m", "tools"]:
+            check_tools_command(words[3:])
+
+
+def check_tools_command(words: list[str]) -> None:
+    name = words[0]
+    assert name in COMMANDS, words
+    group = typer.main.get_command(build_app(words))
+    command = group.commands[name]  # type: ignore[attr-defined]
+    options = {option: param for param in command.params for option in param.opts if option.startswith("-")}
+    rest = iter(words[1:])
+    given = 0
+    for word in rest:
+        if word.startswith("-"):
+            assert word in options, (word, words)
+            if not options[word].is_flag:
+                assert not next(rest, "-").startswith("-"), (f"{word} has no value", words)
+        else:
+            given += 1
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    if not any(argument.nargs == -1 for argument in arguments):
+        assert given <= len(arguments), words
+    assert given >= sum(argument.required for argument in arguments), words
+    for option, param in options.items():
+        assert not param.required or option in words, (f"{option} is missing", words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["gone"], ["verify", "--gone", "x"], ["verify"], ["matrix", "--event"], ["matrix"], ["version", "x"]],
+    ids=" ".join,
+)
+def test_a_wrong_tools_command_is_seen(words: list[str]) -> None:
+    with pytest.raises(AssertionError):
+        check_tools_command(words)
+
+
+@ALL
+def test_scripts_and_files_that_are_named_exist(workflow: Workflow) -> None:
+    for words in all_commands(workflow):
+        if words[0] == "bash":
+            assert (ROOT / words[1]).is_file(), words
+        for option, file in pairwise(words):
+            if option == "-r" and words[0] == "python":
+                assert (ROOT / file).is_file(), words
+
+
+@ALL
+def test_nothing_else_is_called(workflow: Workflow) -> None:
+    """Short YAML: a new program here wants a reason, and a home in nox, tools or ci/."""
+    known = {"python", "nox", "bash", "gh", "jq", "sed", "cat", "mkdir", "mv", "echo"}
+    assigned = re.compile(r"\w+=")
+    shell = {"if", "then", "fi", "true"}
+    for words in all_commands(workflow):
+        assert words[0] in known | shell or assigned.match(words[0]) or words[0].startswith("$"), words
+
+
+@ALL
+def test_actions_are_pinned_by_commit(workflow: Workflow) -> None:
+    found = USES.findall(workflow.text)
+    assert found
+    for action, comment in found:
+        if action.startswith(SELF):
+            assert action.removeprefix(SELF) in workflows(), action
+        else:
+            assert PINNED.fullmatch(action), action
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), (action, comment)
+
+
+def test_one_action_has_one_pin() -> None:
+    pins: dict[str, set[str]] = {}
+    for workflow in workflows().values():
+        for action, comment in USES.findall(workflow.text):
+            if not action.startswith(SELF):
+                name, _, commit = action.partition("@")
+                pins.setdefault(name, set()).add(commit + comment)
+    assert {name: len(found) for name, found in pins.items()} == dict.fromkeys(pins, 1)
+
+
+@ALL
+def test_permissions_are_least(workflow: Workflow) -> None:
+    assert workflow.content["permissions"] == {}
+    for name, job in workflow.jobs.items():
+        permissions = job.get("permissions")
+        assert isinstance(permissions, dict), name
+        writes = {what for what, how in permissions.items() if how != "read"}
+        assert writes == WRITES.get((workflow.name, name), set()), name
+        assert set(permissions) - writes <= {"contents", "actions"}, name
+        if callee := called(job):
+            wanted = {pair for inner in callee.jobs.values() for pair in inner["permissions"].items()}
+            assert wanted == set(permissions.items()), name
+
+
+def test_nothing_of_a_pull_request_may_write() -> None:
+    for workflow in workflows().values():
+        assert not {"pull_request_target", "workflow_run", "issue_comment"} & set(workflow.triggers)
+        if "pull_request" in workflow.triggers:
+            assert "secrets." not in workflow.text
+            for job in workflow.jobs.values():
+                assert not called(job) or called(job).name != "gpu.yml"
+                assert set(job["permissions"].values()) == {"read"}
+
+
+@ALL
+def test_checkouts_keep_no_credentials(workflow: Workflow) -> None:
+    for job, step in workflow.steps():
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False, job
+
+
+@ALL
+def test_scripts_hold_no_expressions(workflow: Workflow) -> None:
+    for job, step in workflow.steps():
+        assert "${{" not in step.get("run", ""), (job, "put it into env")
+
+
+@ALL
+def test_workflows_that_start_by_themselves_have_a_concurrency_group(workflow: Workflow) -> None:
+    if set(workflow.triggers) != {"workflow_call"}:
+        assert workflow.content["concurrency"]["group"]
+        assert "cancel-in-progress" in workflow.content["concurrency"]
+    for name, job in workflow.jobs.items():
+        assert called(job) or job["timeout-minutes"], name
+
+
+@ALL
+def test_needs_and_outputs_refer_to_what_is_there(workflow: Workflow) -> None:
+    for name, job in workflow.jobs.items():
+        assert set(needs(job)) <= set(workflow.jobs) - {name}, name
+        for needed, output in re.findall(r"needs\.(\w+)\.outputs\.(\w+)", json.dumps(job)):
+            assert needed in needs(job), (name, needed)
+            assert output in workflow.jobs[needed].get("outputs", {}), (name, needed, output)
+        ids = {step["id"] for step in job.get("steps", ()) if "id" in step}
+        for step in re.findall(r"steps\.(\w+)\.outputs", json.dumps(job)):
+            assert step in ids, (name, step)
+        if callee := called(job):
+            inputs = callee.triggers["workflow_call"] or {}
+            known = inputs.get("inputs", {})
+            assert set(job.get("with", {})) <= set(known), name
+            assert {key for key, one in known.items() if one.get("required")} <= set(job.get("with", {}))
+
+
+@ALL
+def test_every_matrix_expands(workflow: Workflow) -> None:
+    for name, job in workflow.jobs.items():
+        source = matrix_source(job)
+        used = set(re.findall(r"(?<![./\w])matrix\.(\w+)", json.dumps(job)))
+        if source is None:
+            assert not used, name
+            continue
+        outputs = workflow.jobs[source[0]]["outputs"]
+        assert outputs[source[1]] == f"${{{{ steps.matrix.outputs.{source[1]} }}}}"
+        expanded = [entry for event in events()[workflow.name] for entry in plan(event)[source[1]]]
+        assert expanded, f"{name}: no event gives {source[1]} an entry"
+        for entry in expanded:
+            assert used <= set(entry), (name, used - set(entry))
+        if "if" not in job:
+            assert all(plan(event)[source[1]] for event in events()[workflow.name]), f"{name} may be empty"
+
+
+def artifacts(workflow: Workflow, kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """Jobs of this workflow and of those it calls, by the caller's name, with what their steps say."""
+    found = []
+    for name, job in workflow.jobs.items():
+        for step in job.get("steps", ()):
+            if step.get("uses", "").startswith(f"actions/{kind}-artifact@"):
+                found.append((name, step["with"]))
+        if callee := called(job):
+            found += [(name, given) for _, given in artifacts(callee, kind)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["pull_request.yml", "nightly.yml", "release.yml"])
+def test_every_artifact_that_is_downloaded_is_uploaded(name: str) -> None:
+    workflow = workflows()[name]
+    uploads = artifacts(workflow, "upload")
+    names = [given["name"] for _, given in uploads]
+    assert len(set(names)) == len(names), "two jobs upload one name"
+    for job, given in artifacts(workflow, "download"):
+        before = upstream(workflow, job) | {job}
+        there = {upload["name"] for uploader, upload in uploads if uploader in before}
+        assert "${{" not in json.dumps([*there, given]), "expand the names first"
+        for wanted in re.sub(r"^\{(.*)\}$", r"\1", given.get("pattern") or given["name"]).split(","):
+            assert any(fnmatch(one, wanted) for one in there), (job, wanted, there)
+
+
+def test_a_download_within_the_build_waits_for_its_upload() -> None:
+    build = workflows()["build.yml"]
+    uploads = {given["name"]: job for job, given in artifacts(build, "upload")}
+    downloads = artifacts(build, "download")
+    assert downloads
+    for job, given in downloads:
+        assert uploads[given["name"]] in upstream(build, job), job
+
+
+@ALL
+def test_uploads_say_how_long_they_are_kept(workflow: Workflow) -> None:
+    for job, given in artifacts(workflow, "upload"):
+        assert given["retention-days"], job
+        assert given["if-no-files-found"] == "error", job
+
+
+def test_a_release_publishes_only_what_was_checked_built_and_tested() -> None:
+    release = workflows()["release.yml"]
+    for job in ("release", "index", "pypi"):
+        assert {"check", "build", "sdist"} <= upstream(release, job), job
+    for name, job in release.jobs.items():
+        assert name == "check" or "check" in upstream(release, name)
+        assert "if" not in job, f"{name} could run after a failure"
+    assert any(words[3:] == ["release", "--tag", "$GITHUB_REF_NAME"] for words in all_commands(release))
+
+
+def test_the_gpu_job_is_skipped_without_a_runner() -> None:
+    callers = [job for workflow in workflows().values() for job in workflow.jobs.values()
+               if (callee := called(job)) and callee.name == "gpu.yml"]  # fmt: skip
+    assert callers
+    for job in callers:
+        assert job["if"] == "${{ vars.GPU_RUNNER != '' }}"
+
+
+def test_pinned_tools_are_those_that_the_group_asks_for() -> None:
+    """ci/tools.txt is compiled from the dependency group; a new name there wants it compiled again."""
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib came with Python 3.11")
+    import tomllib
+
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["tools"]
+    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "ci" / "tools.txt").read_text(), re.MULTILINE))
+    assert {re.split(r"[^\w-]", one, maxsplit=1)[0] for one in group if isinstance(one, str)} <= pinned

@@ -1,0 +1,38 @@
+"""``python -m tools nightly``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Folder = Annotated[
+    Path,
+    typer.Argument(help="Folder with the .provenance.json files of published nightlies.", show_default=False),
+]
+_Commit = Annotated[str, typer.Option(help="The commit that would be built.", show_default=False)]
+_Today = Annotated[
+    str | None, typer.Option(metavar="YYYYMMDD", help="Another day than today (UTC).", show_default=False)
+]
+
+
+def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
+    """Say whether a nightly is due, as due= and dev= lines for $GITHUB_OUTPUT; why goes to standard error."""
+    from datetime import datetime, timezone
+
+    from tools.release.due import DueError, is_due, read_last
+    from tools.release.project_version import ROOT, VersionError, dev_version, read_version
+
+    day = today or datetime.now(timezone.utc).strftime("%Y%m%d")
+    try:
+        dev_version(read_version(ROOT), day)
+        if not re.fullmatch(r"[0-9a-f]{40}", commit):
+            raise DueError(f"{commit!r} is no commit; give its 40 hexadecimal digits.")
+        due, why = is_due(read_last(folder), commit, datetime.strptime(day, "%Y%m%d").date())
+    except (DueError, VersionError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(why, err=True)
+    typer.echo(f"due={'true' if due else 'false'}\ndev={day}")

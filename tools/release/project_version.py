@@ -1,0 +1,50 @@
+"""The version literal in ``flash_attn/__init__.py``, which everything else takes the version from."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+VERSION_FILE = Path("flash_attn") / "__init__.py"
+_LITERAL = re.compile(r'^__version__ = "([^"\n]*)"$', re.MULTILINE)
+_FINISHED = re.compile(r"\d+\.\d+\.\d+")
+
+
+class VersionError(Exception):
+    """Why there is no version, or it can't be changed, in one sentence."""
+
+
+def read_version(root: Path) -> str:
+    """Raises VersionError unless the file has exactly one version line."""
+    path = root / VERSION_FILE
+    try:
+        found = _LITERAL.findall(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise VersionError(f"{path} can't be read ({error}); name a checkout of flash-attn.") from None
+    if len(found) != 1:
+        raise VersionError(f'{path} has {len(found)} lines __version__ = "X.Y.Z"; exactly one must be there.')
+    return str(found[0])
+
+
+def dev_version(version: str, day: str) -> str:
+    """``2.9.0.dev20261202`` for 2.9.0 and 20261202; VersionError for no day or an unfinished version."""
+    if not _FINISHED.fullmatch(version):
+        raise VersionError(
+            f"The version is {version}, but a nightly is made of a finished one such as 2.9.0."
+        )
+    if not re.fullmatch(r"[0-9]{8}", day):
+        raise VersionError(f"{day!r} is no day; write it as YYYYMMDD, such as 20261202.")
+    try:
+        datetime.strptime(day, "%Y%m%d")
+    except ValueError:
+        raise VersionError(f"{day!r} is no day of the calendar; write it as YYYYMMDD.") from None
+    return f"{version}.dev{day}"
+
+
+def write_version(root: Path, version: str) -> None:
+    """Puts the version in place of the one that is there, and changes nothing else."""
+    path = root / VERSION_FILE
+    text = path.read_bytes().decode("utf-8")
+    path.write_bytes(_LITERAL.sub(f'__version__ = "{version}"', text).encode("utf-8"))
