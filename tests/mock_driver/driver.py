@@ -125,9 +125,13 @@ class MockDriver:
 
     @property
     def launches(self) -> list[Launch]:
-        result = []
+        return self.launches_from(0)
+
+    def launches_from(self, first: int) -> list[Launch]:
+        """Those after the first ones."""
+        result: list[Launch] = []
         raw = structs()["Mock_launch"]()
-        while self.library.mock_cuda_get_launch(len(result), ctypes.byref(raw)) == 0:
+        while self.library.mock_cuda_get_launch(first + len(result), ctypes.byref(raw)) == 0:
             result.append(
                 Launch(
                     raw.kernel.decode(),

@@ -1,9 +1,13 @@
-"""Calls written to a file for ``replay.c``, and the launches that it prints for them.
+"""Sample calls, and a line for each launch that they lead to: the same ones from launchers of every platform.
 
-The same calls made through launchers of two platforms must print the same lines::
+``replay.c`` makes the calls where no Python runs::
 
     calls = replay.write_calls(folder / "calls", digests, replay.sample_calls())
     lines = replay.run(["qemu-aarch64-static", ...], binary, launcher, mock, kernels, calls)
+
+and Python where it does::
+
+    python -m mock_driver.replay LAUNCHER MOCK_DRIVER PACKAGE LINES
 """
 
 from __future__ import annotations
@@ -11,14 +15,18 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mock_driver import driver
 from mock_driver import launcher as at
-from mock_driver.launcher import append_args, bwd_args, fwd_args, packed
+from mock_driver.c_structs import structs
+from mock_driver.launcher import append_args, bwd_args, change, fwd_args, packed
 
 _KINDS = {"flash_attn_fwd_args": 0, "flash_attn_append_args": 1, "flash_attn_bwd_args": 2}
 _NAME_BYTES, _DIGEST_BYTES = 64, 65
+_SMEM_LIMITS = range(96, 4, -4)  # KiB
 
 
 def sample_calls() -> list[ctypes.Structure]:
@@ -33,7 +41,9 @@ def sample_calls() -> list[ctypes.Structure]:
                 fwd_args(**common, softcap=30.0, softmax_scale=0.123),
                 fwd_args(**common, dropout_p=0.17, rng_state=at.RNG, s_dmask=at.S_DMASK),
                 fwd_args(**common, seqlen_q=1, seqlen_k=20000, num_splits=0),
+                fwd_args(**common, seqlen_q=1, seqlen_k=20000, num_splits=0, softcap=5.0),
                 fwd_args(**common, seqlen_q=20, seqlen_k=5000, num_splits=0, softcap=5.0),
+                fwd_args(**common, seqlen_q=200, seqlen_k=5000, num_splits=3),
                 packed(fwd_args(**common, batch=7), 1000, 1500),
                 packed(bwd_args(**common, batch=7, deterministic=1), 1000, 1500),
                 bwd_args(**common),
@@ -69,10 +79,68 @@ def write_calls(path: Path, digests: Mapping[str, str], calls: Iterable[ctypes.S
 
 
 def run(
-    runner: Sequence[str], binary: Path, launcher: Path, mock: Path, kernels: Path, calls: Path
+    runner: Sequence[str],
+    binary: Path,
+    launcher: Path,
+    mock: Path,
+    kernels: Path,
+    calls: Path,
+    **variables: str,
 ) -> list[str]:
     """The lines that the replay prints; ``runner`` is what the binary needs in front, such as an emulator."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MOCK_CUDA_")}
+    environment |= variables
     command = [*runner, *map(str, (binary, launcher, mock, kernels, calls))]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     return result.stdout.splitlines()
+
+
+def write_launches(path: Path, launcher: at.Launcher, mock: driver.MockDriver) -> None:
+    """Lines as those of ``replay.c`` for the sample calls on every device that the mock driver plays.
+
+    Then those that append, with less and less shared memory: no device has them take the smaller tile.
+    """
+    lines: list[str] = []
+    for device in range(launcher.device_count()):
+        lines += _launches(launcher, mock, sample_calls(), device)
+    for kib in _SMEM_LIMITS:
+        launcher.set_smem_limit(kib * driver.KIB)
+        lines += _launches(launcher, mock, filter(_appends, sample_calls()), 0)
+    launcher.set_smem_limit(0)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _appends(args: ctypes.Structure) -> bool:
+    return isinstance(args, structs()["flash_attn_append_args"])
+
+
+def _launches(
+    launcher: at.Launcher, mock: driver.MockDriver, calls: Iterable[ctypes.Structure], device: int
+) -> Iterator[str]:
+    for args in calls:
+        before = mock.launch_count
+        run = launcher.run if _appends(args) else launcher.run_with_scratch
+        try:
+            run(change(args, device=args.device + device))
+        except at.LauncherError as error:
+            yield f"error: {error}"
+        yield from map(_line, mock.launches_from(before))
+
+
+def _line(launch: driver.Launch) -> str:
+    grid, block = (",".join(map(str, size)) for size in (launch.grid, launch.block))
+    return (
+        f"{launch.kernel} {grid} {block} {launch.smem_bytes} {launch.device} {launch.stream:x} "
+        f"{launch.params.hex()}"
+    )
+
+
+def main(library: str, mock_library: str, package: str, output: str) -> None:
+    mock = driver.MockDriver(Path(mock_library), *driver.DEVICES)
+    launcher = at.Launcher(Path(library))
+    launcher.use_installed_kernels(Path(package))
+    write_launches(Path(output), launcher, mock)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
