@@ -16,6 +16,7 @@ from nox.command import CommandFailed
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 PLATFORMS = ("manylinux_x86_64", "manylinux_aarch64", "win_amd64", "win_arm64")
+LOCK = ROOT / "ci" / "build-requirements.txt"
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 sys.path.insert(0, str(ROOT / "cmake"))
@@ -37,6 +38,9 @@ def install(session: nox.Session, what: str, *requirements: str) -> None:
 
 
 def install_group(session: nox.Session, group: str) -> None:
+    if group == "build" and os.environ.get("FLASH_ATTN_LOCKED") == "1":
+        install(session, f"The pinned requirements of {LOCK}", "--require-hashes", "-r", str(LOCK))
+        return
     install(session, f"The dependency group {group!r}", *nox.project.dependency_groups(PYPROJECT, group))
 
 
@@ -133,6 +137,18 @@ def tests(session: nox.Session) -> None:
         if folder.is_dir()
     ]
     session.run("pytest", *(session.posargs or folders), env={"FLASH_ATTN_WHEEL": str(built)})
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Pin what builds a wheel, the toolkit too, with hashes, in ci/build-requirements.txt."""
+    install(session, "uv", "uv>=0.5")
+    session.run(
+        "uv", "pip", "compile", "cmake/cuda-toolkit.txt", "--group", "pyproject.toml:build", "--universal",
+        "--python-version", "3.10", "--generate-hashes", "--no-annotate", "--quiet",
+        "--custom-compile-command", "nox -s lock", *session.posargs,
+        "--output-file", str(LOCK.relative_to(ROOT)),
+    )  # fmt: skip
 
 
 @nox.session

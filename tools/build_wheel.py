@@ -22,14 +22,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tools.cross import TARGETS, Target, environment_for
+from tools.epoch import with_epoch
 from tools.repair import RepairError, repair
 
 ROOT = Path(__file__).parent.parent
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
-
-# Same source, same wheel: no time of day enters it when auditwheel packs it again. 2026-01-01.
-SOURCE_DATE_EPOCH = "1767225600"
 
 
 class BuildError(Exception):
@@ -82,7 +80,7 @@ def build(
     archs: str | None, jobs: int | None, target: Target | None, folder: Path, console: Console
 ) -> Built:
     """Builds the wheel in a build tree that the next build for the same architectures uses again."""
-    environment = {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, **os.environ}
+    environment = with_epoch()
     if target:
         if not environment.get("FLASH_ATTN_KERNELS_DIR"):
             raise BuildError(

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tools.epoch import with_epoch
 from tools.verify.platforms import NEWEST_GLIBC
 
 # What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
@@ -70,7 +71,8 @@ def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
             sys.executable, "-m", "auditwheel", "repair", "--plat", platform or "auto",
             "--only-plat", "--wheel-dir", scratch, str(wheel),
         ]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True)
+        # auditwheel packs the wheel again: with the time of day and this shell's umask, unless told.
+        ran = subprocess.run(command, env=with_epoch(), umask=0o022, capture_output=True, text=True)
         repaired = list(Path(scratch).glob("*.whl"))
         if ran.returncode != 0 or len(repaired) != 1:
             raise RepairError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
