@@ -21,7 +21,8 @@ if [ -e "$state/simple.tar.gz" ]; then
     tar -xzf "$state/simple.tar.gz" -C "$site"
     rm "$state/simple.tar.gz"
     mkdir "$site/files"
-    jq -r '.files[].filename' "$site/simple/flash-attn/index.json" | while read -r file; do
+    python -c 'import json, sys; [print(file["filename"]) for file in json.load(sys.stdin)["files"]]' \
+        < "$site/simple/flash-attn/index.json" | while read -r file; do
         cp "$state/$file"* "$site/files/"
     done
     # What an interrupted run left behind.

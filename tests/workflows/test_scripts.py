@@ -1,0 +1,131 @@
+"""The scripts that workflows run, against a stand-in for gh: the index, and a broken nightly's issue."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from plain_wheel import plain_wheel
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+PLATFORM = "manylinux_2_17_x86_64"
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the scripts run on Linux runners alone")
+
+
+@pytest.fixture
+def gh(tmp_path: Path) -> Path:
+    """Folder of what the stand-in for gh keeps."""
+    home = tmp_path / "gh"
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "gh"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/workflows/fake_gh.py" "$@"\n')
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def run(gh: Path) -> Run:
+    def run_script(*words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(gh / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {
+            **os.environ, "PATH": path, "FAKE_GH": str(gh), "GITHUB_REPOSITORY": "owner/name",
+            "GITHUB_SERVER_URL": "https://github.example", "GITHUB_RUN_ID": "12", "GITHUB_SHA": "a" * 40,
+            **more,
+        }  # fmt: skip
+        command = ["bash", *map(str, words)]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return run_script
+
+
+def dist(folder: Path, day: int) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    plain_wheel(folder, version=f"2.9.0.dev202612{day:02}", platform=PLATFORM)
+    return folder
+
+
+def wheels(assets: Path) -> list[str]:
+    return sorted(path.name for path in assets.glob("*.whl"))
+
+
+def offered(site: Path) -> list[str]:
+    return sorted(
+        file["filename"]
+        for file in json.loads((site / "simple" / "flash-attn" / "index.json").read_text())["files"]
+    )
+
+
+def test_the_index_grows_and_its_links_lead_to_the_release(run: Run, gh: Path, tmp_path: Path) -> None:
+    for day in (1, 2):
+        site = tmp_path / f"site{day}"
+        ran = run("ci/publish_index.sh", dist(tmp_path / "dist", day), site)
+        assert ran.returncode == 0, ran.stderr
+        assert offered(site) == wheels(gh / "assets")
+        assert len(offered(site)) == day
+        assert not (site / "files").exists()
+    page = (site / "simple" / "flash-attn" / "index.html").read_text()
+    for name in offered(site):
+        assert f'href="https://github.example/owner/name/releases/download/index/{name}#sha256=' in page
+        assert (gh / "assets" / f"{name}.metadata").is_file()
+
+
+def test_what_falls_out_of_the_index_leaves_the_release(run: Run, gh: Path, tmp_path: Path) -> None:
+    every = tmp_path / "dist"
+    every.mkdir()
+    for day in range(1, 31):
+        plain_wheel(every, version=f"2.9.0.dev202611{day:02}", platform=PLATFORM)
+    assert run("ci/publish_index.sh", every, tmp_path / "site1").returncode == 0
+    oldest = wheels(gh / "assets")[0]
+    ran = run("ci/publish_index.sh", dist(every, 1), tmp_path / "site2")
+    assert ran.returncode == 0, ran.stderr
+    assert len(wheels(gh / "assets")) == 30
+    assert oldest not in wheels(gh / "assets")
+    assert offered(tmp_path / "site2") == wheels(gh / "assets")
+
+
+def test_a_run_after_an_interrupted_one_cleans_up(run: Run, gh: Path, tmp_path: Path) -> None:
+    assert run("ci/publish_index.sh", dist(tmp_path / "dist", 1), tmp_path / "site1").returncode == 0
+    two = dist(tmp_path / "dist", 2)
+    ran = run("ci/publish_index.sh", two, tmp_path / "site2", FAKE_GH_FAILS_AT="simple.tar.gz")
+    assert ran.returncode != 0
+    assert len(wheels(gh / "assets")) == 2
+    ran = run("ci/publish_index.sh", dist(tmp_path / "dist", 3), tmp_path / "site3")
+    assert ran.returncode == 0, ran.stderr
+    assert offered(tmp_path / "site3") == wheels(gh / "assets")
+    assert [name.split("-")[1][-2:] for name in wheels(gh / "assets")] == ["01", "03"]
+
+
+def test_a_file_that_would_replace_another_changes_nothing(run: Run, gh: Path, tmp_path: Path) -> None:
+    one = dist(tmp_path / "dist", 1)
+    assert run("ci/publish_index.sh", one, tmp_path / "site1").returncode == 0
+    before = {path.name: path.read_bytes() for path in (gh / "assets").iterdir()}
+    next(one.glob("*.whl")).unlink()
+    plain_wheel(one, version="2.9.0.dev20261201", platform=PLATFORM, files={"flash_attn/new.py": b"1"})
+    ran = run("ci/publish_index.sh", one, tmp_path / "site2")
+    assert ran.returncode != 0
+    assert "what is published never changes" in ran.stderr
+    assert {path.name: path.read_bytes() for path in (gh / "assets").iterdir()} == before
+
+
+def test_a_broken_nightly_opens_one_issue_and_adds_to_it(run: Run, gh: Path) -> None:
+    for _ in range(2):
+        ran = run("ci/report_broken.sh")
+        assert ran.returncode == 0, ran.stderr
+    calls = [json.loads(line) for line in (gh / "calls").read_text().splitlines()]
+    assert [words[1] for words in calls if words[0] == "issue" and words[1] != "list"] == [
+        "create",
+        "comment",
+    ]
+    assert calls[-1][2] == "7"
+    said = (gh / "issues.json").read_text()
+    assert said.count("https://github.example/owner/name/actions/runs/12") == 2
+    assert "- [Test cell]" in said
