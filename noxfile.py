@@ -54,6 +54,14 @@ def install_toolkit(session: nox.Session) -> None:
         )
 
 
+def install_named_toolkit(session: nox.Session, version: str) -> Path:
+    """Another toolkit of the package index than the pinned one; gives its nvcc."""
+    pinned = (ROOT / "cmake" / "cuda-toolkit.txt").read_text(encoding="utf-8").splitlines()[0]
+    install(session, f"The CUDA toolkit {version}", f"{pinned.partition('==')[0]}=={version}")
+    folder = session.run("python", str(ROOT / "cmake" / "build_backend.py"), silent=True)
+    return Path(str(folder).strip(), "bin", "nvcc.exe" if sys.platform == "win32" else "nvcc")
+
+
 def wheel_in_dist() -> Path | None:
     """The newest wheel of dist/ for this kind of machine."""
     system = "win_" if sys.platform == "win32" else "linux"
@@ -90,6 +98,23 @@ def ready_kernels(session: nox.Session, *arguments: str) -> Path:
     if built is None:
         session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
     return kernels_of(built)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Compile a shard: -- --arch 90 [--output DIR] [--toolkit 13.0.3 of the index]."""
+    arguments = list(session.posargs)
+    install_group(session, "build")
+    environment = {}
+    if "--toolkit" in arguments[:-1]:
+        at = arguments.index("--toolkit")
+        _, version = arguments[at : at + 2]
+        del arguments[at : at + 2]
+        environment["CUDACXX"] = str(install_named_toolkit(session, version))
+        arguments += ["--tree", str(ROOT / "build" / f"kernels-cuda-{version}")]
+    else:
+        install_toolkit(session)
+    session.run("python", "-m", "tools.kernels", *arguments, env=environment)
 
 
 @nox.session

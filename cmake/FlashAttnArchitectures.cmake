@@ -1,9 +1,15 @@
-# The GPU architectures to compile for. FLASH_ATTN_CUDA_ARCHS comes from the cache, else from the environment, else the
-# default; each entry gets SASS, the newest PTX too.
+# The GPU architectures to compile for. FLASH_ATTN_CUDA_ARCHS comes from the cache, else from the environment, else from
+# ci/matrix.toml, whose shards they are; each entry gets SASS, the newest PTX too.
 #
 # Sets FLASH_ATTN_SASS (80;90;...), FLASH_ATTN_PTX (120) and CMAKE_CUDA_ARCHITECTURES.
 
-set(FLASH_ATTN_DEFAULT_CUDA_ARCHS 80 90 100 110 120)
+set(_matrix "${CMAKE_CURRENT_SOURCE_DIR}/ci/matrix.toml")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_matrix}")
+file(STRINGS "${_matrix}" _line REGEX "^architectures *=")
+string(REGEX MATCHALL "[0-9]+[af]?" FLASH_ATTN_DEFAULT_CUDA_ARCHS "${_line}")
+if(NOT FLASH_ATTN_DEFAULT_CUDA_ARCHS)
+  message(FATAL_ERROR "ci/matrix.toml has no line such as: architectures = [\"80\", \"90\"]; add it.")
+endif()
 set(_oldest 80)  # Ampere: mma.m16n8k16, ldmatrix and cp.async are what the kernels are made of
 
 set(FLASH_ATTN_CUDA_ARCHS "" CACHE STRING "GPU architectures, such as 80;90;120 or native (empty: the environment \

@@ -13,6 +13,13 @@ list(JOIN FLASH_ATTN_SASS ", " _sass)
 message(STATUS "Kernels: nvcc ${FLASH_ATTN_NVCC_VERSION} (${FLASH_ATTN_NVCC}, from ${FLASH_ATTN_NVCC_FROM}), "
                "SASS ${_sass}, PTX ${FLASH_ATTN_PTX}")
 
+# sccache knows how to keep what nvcc makes for -fatbin. ccache (asked: 4.7) passes such compiles through.
+find_program(_sccache NAMES sccache NO_CACHE)
+if(_sccache AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER AND "$ENV{CMAKE_CUDA_COMPILER_LAUNCHER}" STREQUAL "")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${_sccache}")
+  message(STATUS "Kernels: compiled through ${_sccache}")
+endif()
+
 set(_sources ${FLASH_ATTN_FATBINS})
 list(TRANSFORM _sources PREPEND "${FLASH_ATTN_KERNEL_SOURCES_DIR}/")
 list(TRANSFORM _sources APPEND ".cu")

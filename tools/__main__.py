@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "merge": ("tools.merge.command", "Join kernel shards to the folder that FLASH_ATTN_KERNELS_DIR takes."),
     "matrix": ("tools.matrix.command", "What an event builds and tests, expanded from ci/matrix.toml."),
     "verify": ("tools.verify.command", "Open wheels and check everything that is inside them."),
     "index": ("tools.index.command", "Make a package index that pip and uv install from."),

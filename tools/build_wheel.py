@@ -11,27 +11,20 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tools.compile_steps import BuildError, run_steps
 from tools.cross import TARGETS, Target, environment_for
 from tools.epoch import with_epoch
 from tools.repair import RepairError, repair
 
 ROOT = Path(__file__).parent.parent
-NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
-CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
-
-
-class BuildError(Exception):
-    """Why there is no wheel, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +37,6 @@ class Built:
     steps: int
 
 
-def error_in(log: str) -> str | None:
-    """CMake's message, unwrapped, when the configure step stopped on one."""
-    match = CMAKE_ERROR.search(log)
-    return " ".join(match[1].split()) if match else None
-
-
 def peak_memory_of_children() -> int | None:
     """Bytes that the largest finished descendant held; None where the system doesn't say."""
     if sys.platform == "win32":
@@ -58,22 +45,6 @@ def peak_memory_of_children() -> int | None:
 
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return kilobytes if sys.platform == "darwin" else kilobytes * 1024
-
-
-def lines_of(command: list[str], environment: dict[str, str]) -> Iterator[str]:
-    """The command's output, line by line; raises BuildError when it fails."""
-    log: list[str] = []
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, encoding="utf-8", errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.append(line)
-            yield line.rstrip("\n")
-    if process.returncode != 0:
-        text = "".join(log)
-        raise BuildError(error_in(text) or f"The build failed; its last lines were:\n{''.join(log[-40:])}")
 
 
 def build(
@@ -101,23 +72,7 @@ def build(
     ]  # fmt: skip
 
     start = time.monotonic()
-    steps = 0
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, disable=not console.is_terminal,
-    )  # fmt: skip
-    with progress:
-        task = progress.add_task("Configuring", total=None)
-        for line in lines_of(command, environment):
-            step = NINJA_STEP.match(line)
-            if step and not step[3].startswith("Re-"):
-                steps = int(step[2])
-                what = step[3].rsplit("/", 1)[-1]
-                progress.update(task, completed=int(step[1]), total=steps, description=what)
-                if not console.is_terminal:
-                    console.print(
-                        f"{time.monotonic() - start:6.0f} s  {step[1]}/{step[2]}  {what}", highlight=False
-                    )
+    steps = run_steps(command, environment, console)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildError(f"The build ended well but left {len(wheels)} wheels in {folder}; one was expected.")

@@ -20,6 +20,7 @@ PARTS = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
+    "ci/matrix.toml",
     "cmake",
     "csrc",
     "flash_attn",
@@ -78,7 +79,7 @@ def copy_project(folder: Path) -> Path:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / part, folder / part)
     return folder
 

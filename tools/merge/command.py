@@ -1,0 +1,46 @@
+"""``python -m tools merge``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Shards = Annotated[
+    list[Path],
+    typer.Argument(metavar="SHARD...", help="Folders that nox -s kernels made.", show_default=False),
+]
+_Output = Annotated[Path, typer.Option(help="Folder for the fatbins and their manifest.", show_default=False)]
+_Archs = Annotated[
+    str | None,
+    typer.Option(
+        help='Architectures that must be there, such as "80;90". Left out: those of ci/matrix.toml.',
+        show_default=False,
+    ),
+]
+
+
+def command(shards: _Shards, output: _Output, archs: _Archs = None) -> None:
+    """Join shards of one architecture each to the folder that FLASH_ATTN_KERNELS_DIR takes.
+
+    They must come from this commit's kernels, one toolkit and one set of flags; none missing, none twice.
+    """
+    from tools.matrix.definition import MatrixError, definition
+    from tools.merge.merge import merge
+    from tools.merge.shard import MergeError
+
+    try:
+        wanted = re.findall(r"[^,;\s]+", archs) if archs is not None else definition().architectures
+        manifest = merge(shards, wanted, output)
+    except (MergeError, MatrixError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    kernels = sum(len(fatbin["kernels"]) for fatbin in manifest["fatbins"])
+    size = sum(fatbin["size"] for fatbin in manifest["fatbins"])
+    typer.echo(
+        f"{output}: {kernels} kernels in {len(manifest['fatbins'])} fatbins, {size / 1e6:.1f} MB, SASS "
+        f"{', '.join(manifest['architectures']['sass'])}, PTX {', '.join(manifest['architectures']['ptx'])}, "
+        f"CUDA {manifest['toolkit']}"
+    )
