@@ -237,44 +237,66 @@ def test_every_matrix_expands(workflow: Workflow) -> None:
             assert all(plan(event)[source[1]] for event in events()[workflow.name]), f"{name} may be empty"
 
 
-def artifacts(workflow: Workflow, kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Jobs of this workflow and of those it calls, by the caller's name, with what their steps say."""
+def artifacts(workflow: Workflow, kind: str, event: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """Jobs of this workflow and of those it calls, by the caller's name, with what their steps say.
+
+    A name that holds matrix values comes once for each entry that the event gives.
+    """
     found = []
     for name, job in workflow.jobs.items():
         for step in job.get("steps", ()):
             if step.get("uses", "").startswith(f"actions/{kind}-artifact@"):
-                found.append((name, step["with"]))
+                found += [(name, {**step["with"], **names}) for names in expanded(step["with"], job, event)]
         if callee := called(job):
-            found += [(name, given) for _, given in artifacts(callee, kind)]
+            event_of_call = job.get("with", {}).get("event", event)
+            found += [(name, given) for _, given in artifacts(callee, kind, event_of_call)]
     return found
+
+
+def expanded(given: dict[str, Any], job: dict[str, Any], event: str | None) -> list[dict[str, str]]:
+    key = "name" if "name" in given else "pattern"
+    source = matrix_source(job)
+    if source is None or "${{" not in given[key]:
+        return [{key: given[key]}]
+    assert event, given
+    return [
+        {key: re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda match, entry=entry: entry[match[1]], given[key])}
+        for entry in plan(event)[source[1]]
+    ]
+
+
+def check_downloads(workflow: Workflow, event: str | None = None) -> int:
+    """Each finds what a job that ended before it uploaded, under names that no two jobs share."""
+    uploads = artifacts(workflow, "upload", event)
+    names = [given["name"] for _, given in uploads]
+    assert len(set(names)) == len(names), "two jobs upload one name"
+    downloads = artifacts(workflow, "download", event)
+    for job, given in downloads:
+        before = upstream(workflow, job) | {job}
+        there = {upload["name"] for uploader, upload in uploads if uploader in before}
+        key = "name" if "name" in given else "pattern"
+        assert not any("${{" in one for one in (*there, given[key])), "expand the names first"
+        for wanted in re.sub(r"^\{(.*)\}$", r"\1", given[key]).split(","):
+            assert any(fnmatch(one, wanted) for one in there), (job, wanted, there)
+    return len(downloads)
 
 
 @pytest.mark.parametrize("name", ["pull_request.yml", "nightly.yml", "release.yml"])
 def test_every_artifact_that_is_downloaded_is_uploaded(name: str) -> None:
-    workflow = workflows()[name]
-    uploads = artifacts(workflow, "upload")
-    names = [given["name"] for _, given in uploads]
-    assert len(set(names)) == len(names), "two jobs upload one name"
-    for job, given in artifacts(workflow, "download"):
-        before = upstream(workflow, job) | {job}
-        there = {upload["name"] for uploader, upload in uploads if uploader in before}
-        assert "${{" not in json.dumps([*there, given]), "expand the names first"
-        for wanted in re.sub(r"^\{(.*)\}$", r"\1", given.get("pattern") or given["name"]).split(","):
-            assert any(fnmatch(one, wanted) for one in there), (job, wanted, there)
+    assert check_downloads(workflows()[name])
 
 
-def test_a_download_within_the_build_waits_for_its_upload() -> None:
+@pytest.mark.parametrize("event", ["pull_request", "nightly", "release"])
+def test_a_download_within_the_build_waits_for_its_upload(event: str) -> None:
     build = workflows()["build.yml"]
-    uploads = {given["name"]: job for job, given in artifacts(build, "upload")}
-    downloads = artifacts(build, "download")
-    assert downloads
-    for job, given in downloads:
-        assert uploads[given["name"]] in upstream(build, job), job
+    assert check_downloads(build, event)
+    shards = {given["name"] for _, given in artifacts(build, "upload", event)} - {"dist"}
+    assert shards == {shard["id"] for shard in plan(event)["shards"]}
 
 
 @ALL
 def test_uploads_say_how_long_they_are_kept(workflow: Workflow) -> None:
-    for job, given in artifacts(workflow, "upload"):
+    for job, given in artifacts(workflow, "upload", "nightly"):
         assert given["retention-days"], job
         assert given["if-no-files-found"] == "error", job
 
