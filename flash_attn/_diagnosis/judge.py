@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from .facts import Facts, Gpu, Kernels, Run
 
@@ -169,10 +168,9 @@ def _copies(facts: Facts) -> Iterator[Problem]:
 
 
 def _remedy_for_copies(facts: Facts) -> str:
-    used = Path(facts.package.folders[0])
-    installed = {Path(one.folder) / used.name for one in facts.package.distributions}
-    if used not in installed:
-        return f"run Python from another folder than {used.parent}, or take it off PYTHONPATH"
+    used = re.sub(r"[/\\][^/\\]*$", "", facts.package.folders[0])  # of either system, for facts of either
+    if used not in [one.folder for one in facts.package.distributions]:
+        return f"run Python from another folder than {used}, or take it off PYTHONPATH"
     return f"run {_pip(facts, UNINSTALL)} until it finds none, then install it once"
 
 

@@ -27,7 +27,7 @@ def test_a_good_machine() -> None:
 @pytest.mark.parametrize("code", sorted(CASES))
 def test_each_problem_is_found_and_said_in_one_sentence(code: str) -> None:
     verdict = judge.judge(CASES[code], needs_gpu=True)
-    assert [problem.code for problem in verdict.problems][0] == code
+    assert verdict.problems[0].code == code
     assert not verdict.is_good
     assert verdict.sentence == verdict.problems[0].sentence
     for problem in verdict.problems:
