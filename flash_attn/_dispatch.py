@@ -29,8 +29,8 @@ _tracing = _probe("_get_tracing_state")
 _PLAIN = (Tensor, Parameter)
 
 
-def is_direct(q: object, k: object, v: object) -> bool:
-    """Whether no tensor subclass, mode, transform or trace has to see the call."""
+def is_direct(q: Any, k: Any, v: Any) -> bool:
+    """Whether no tensor subclass, mode, transform or trace has to see the call, and q has data."""
     return (
         type(q) in _PLAIN
         and type(k) in _PLAIN
@@ -39,6 +39,7 @@ def is_direct(q: object, k: object, v: object) -> bool:
         and not _function_modes()
         and not _functorch()
         and not _tracing()
+        and not q.is_meta
     )
 
 

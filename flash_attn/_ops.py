@@ -197,6 +197,7 @@ def _backward_fake(
     *options: object,
     **more: object,
 ) -> Tensor:
+    _checks.dense(q, k, v)
     batch, seqlen_q, nheads, _ = q.shape
     return torch.empty((batch, nheads, _tensors.round_up(seqlen_q)), dtype=torch.float32, device=q.device)
 
@@ -249,6 +250,7 @@ def _varlen_backward_fake(
     *options: object,
     **more: object,
 ) -> Tensor:
+    _checks.attend_packed(q, k, v, None)
     total_q, nheads, _ = q.shape
     rows = _tensors.round_up(total_q + _tensors.ROUNDING * (cu_seqlens_q.shape[0] - 1))
     return torch.empty((nheads, rows), dtype=torch.float32, device=q.device)
@@ -287,7 +289,10 @@ def _kvcache_run(
     )  # fmt: skip
 
 
-def _kvcache_fake(q: Tensor, *options: object, **more: object) -> tuple[Tensor, Tensor]:
+def _kvcache_fake(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, *options: object, **more: object
+) -> tuple[Tensor, Tensor]:
+    _checks.attend(q, k_cache, v_cache)
     batch, seqlen_q, nheads, _ = q.shape
     return (
         torch.empty(q.shape, dtype=q.dtype, device=q.device),
