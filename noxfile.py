@@ -62,6 +62,11 @@ def install_named_toolkit(session: nox.Session, version: str) -> Path:
     return Path(str(folder).strip(), "bin", "nvcc.exe" if sys.platform == "win32" else "nvcc")
 
 
+def install_torch(session: nox.Session) -> None:
+    torch = os.environ.get("FLASH_ATTN_TEST_TORCH", "torch==2.13.0")
+    install(session, f"PyTorch ({torch}; FLASH_ATTN_TEST_TORCH names another)", *shlex.split(torch))
+
+
 def wheel_in_dist() -> Path | None:
     """The newest wheel of dist/ for this kind of machine."""
     system = "win_" if sys.platform == "win32" else "linux"
@@ -153,8 +158,7 @@ def tests(session: nox.Session) -> None:
         session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
     install_group(session, "test")
     install_toolkit(session)
-    torch = os.environ.get("FLASH_ATTN_TEST_TORCH", "torch==2.13.0")
-    install(session, f"PyTorch ({torch}; FLASH_ATTN_TEST_TORCH names another)", *shlex.split(torch))
+    install_torch(session)
     session.install("--force-reinstall", "--no-deps", str(built), silent=True)
     folders = [
         str(folder)
@@ -180,6 +184,7 @@ def lock(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Style, formatting and types."""
     install_group(session, "lint")
+    install_torch(session)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
