@@ -181,6 +181,16 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session
+def cibuildwheel(session: nox.Session) -> None:
+    """Build, repair, test and verify this platform's wheel with cibuildwheel, on Linux in a container."""
+    install_group(session, "cibuildwheel")
+    kernels: list[str] = []
+    if os.environ.get("FLASH_ATTN_KERNELS_DIR") or wheel_in_dist():
+        kernels = ["--kernels", str(ready_kernels(session))]
+    session.run("python", "-m", "ci.run_cibuildwheel", *kernels, *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, formatting and types."""
     install_group(session, "lint")

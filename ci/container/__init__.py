@@ -1,0 +1,1 @@
+"""The container that cibuildwheel builds Linux wheels in, and the engine that runs it."""
