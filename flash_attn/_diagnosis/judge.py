@@ -14,7 +14,9 @@ OLDEST_RELEASE = 580  # the first driver for CUDA 13
 OLDEST_TORCH = (2, 10)
 
 INSTALL_TORCH = "install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
-REINSTALL = "install --force-reinstall --no-deps flash-attn"
+REINSTALL = (
+    "install --force-reinstall --no-deps flash-attn=="  # and the version, so that pip takes no older one
+)
 UNINSTALL = "uninstall flash-attn"
 UPDATE_DRIVER = (
     f"install version {OLDEST_RELEASE} or newer from https://www.nvidia.com/drivers and restart the computer"
@@ -100,6 +102,10 @@ def _pip(facts: Facts, arguments: str) -> str:
     return f"{chr(34) + python + chr(34) if ' ' in python else python} -m pip {arguments}"
 
 
+def _reinstall(facts: Facts) -> str:
+    return _pip(facts, REINSTALL + facts.package.version)
+
+
 # ---- torch ----
 
 
@@ -156,7 +162,7 @@ def _copies(facts: Facts) -> Iterator[Problem]:
             "mixed_versions",
             f"The files of flash_attn are of version {package.version}, but pip has installed "
             f"{package.distributions[0].version}: close every program that uses it and run "
-            f"{_pip(facts, REINSTALL)}",
+            f"{_reinstall(facts)}",
         )
     imported = [extension.path for extension in package.extensions if extension.is_imported]
     if imported:
@@ -180,7 +186,7 @@ def _installation(facts: Facts) -> Iterator[Problem]:
         yield Problem("no_kernels", _sentence(kernels.manifest_error))
     elif kernels.damaged:
         more = f", and {len(kernels.damaged) - 1} more like it" if len(kernels.damaged) > 1 else ""
-        yield Problem("damaged_kernels", f"{kernels.damaged[0]}{more}: run {_pip(facts, REINSTALL)}")
+        yield Problem("damaged_kernels", f"{kernels.damaged[0]}{more}: run {_reinstall(facts)}")
     elif launcher.error is not None:
         yield Problem("broken_launcher", _sentence(launcher.error))
 
