@@ -9,7 +9,7 @@ def _is_diagnosis() -> bool:
     """Whether `python -m flash_attn` is being started, which has to work where torch does not."""
     if _sys.argv[:1] != ["-m"]:  # what Python puts there while it looks for the module
         return False
-    started = _sys.orig_argv[len(_sys.orig_argv) - len(_sys.argv)]  # the name, or -m and the name in one
+    started = _sys.orig_argv[-len(_sys.argv) :][0]  # the name, or -m and the name in one
     return started in (__name__, f"{__name__}.__main__") or (
         started.startswith("-") and started.endswith(f"m{__name__}")
     )

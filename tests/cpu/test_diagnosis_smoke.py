@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -94,6 +95,62 @@ def test_a_cache_that_is_off_is_wrong() -> None:
     assert {name for name, is_right in found.items() if not is_right} == {
         name for name in found if name.startswith("cache")
     }
+
+
+class Clock:
+    """In place of a CUDA event, which needs a GPU."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.time = 0.0
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Clock) -> float:
+        return 1000 * (end.time - self.time)
+
+
+@isolated
+def test_speed_is_measured_beside_torch_and_without_its_flash_backend() -> None:
+    import cpu_kernels
+
+    from flash_attn import _launcher
+    from flash_attn._diagnosis import smoke
+
+    library = cpu_kernels.register()
+    _launcher.has_family = lambda family: True
+    torch.cuda.Event = Clock
+    smoke.SPEED_BATCH, smoke.SPEED_SEQLEN, smoke.SPEED_HEADS = 1, 64, 2
+    smoke.MILLISECONDS_PER_ROUND, smoke.ROUNDS = 0.1, 3
+    with Dispatched():
+        speed = smoke._speed(torch.device("cpu"))
+        assert speed.backend == "flash backend"
+        assert speed.note is None
+        for milliseconds in (
+            speed.forward_ms, speed.backward_ms, speed.torch_forward_ms, speed.torch_backward_ms
+        ):  # fmt: skip
+            assert milliseconds is not None
+            assert milliseconds > 0
+        operations = 2 * 2 * 64**2 * 128
+        assert abs(speed.forward_tflops / (operations / speed.forward_ms / 1e9) - 1) < 1e-6
+        backends = list(smoke._backends())
+
+        def no_flash() -> Any:
+            raise RuntimeError("No available kernel. Aborting execution.")
+
+        smoke._backends = lambda: iter([("flash backend", no_flash), backends[1]])
+        speed = smoke._speed(torch.device("cpu"))
+        assert speed.backend == "default backend"
+        assert speed.note == "no flash backend here: No available kernel. Aborting execution"
+        smoke._backends = lambda: iter([("flash backend", no_flash)])
+        speed = smoke._speed(torch.device("cpu"))
+        assert speed.backend is None
+        assert speed.torch_forward_ms is None
+        assert speed.forward_ms > 0
+    del library
 
 
 def test_a_gpu_that_is_not_there_is_an_error_and_no_traceback() -> None:
