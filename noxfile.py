@@ -183,7 +183,11 @@ def lock(session: nox.Session) -> None:
 @nox.session
 def cibuildwheel(session: nox.Session) -> None:
     """Build, repair, test and verify this platform's wheel with cibuildwheel, on Linux in a container."""
-    install_group(session, "cibuildwheel")
+    install(
+        session,
+        "What cibuildwheel needs",
+        "--constraint", str(LOCK), *nox.project.dependency_groups(PYPROJECT, "cibuildwheel"),
+    )  # fmt: skip
     kernels: list[str] = []
     if os.environ.get("FLASH_ATTN_KERNELS_DIR") or wheel_in_dist():
         kernels = ["--kernels", str(ready_kernels(session))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shlex
@@ -21,10 +20,13 @@ import typer
 from ci.container import debian, official, pip_settings
 from ci.container.engine import find_engine, podman_settings
 from ci.container.errors import ContainerError
+from tools.cross import TARGETS
 from tools.epoch import with_epoch
+from tools.same import difference, digest
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "cibuildwheel"
+PROJECT_IN_CONTAINER = "/project"  # cibuildwheel's choice
 # This machine as wheels' platform tags call it.
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 WINDOWS_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -98,6 +100,10 @@ def container_environment(name: str, python: str, kernels: Path | None, clock: C
     if kernels:
         mounted[kernels] = kernels
     volumes = (f"--volume={here}:{there}:ro" for here, there in mounted.items())
+    if kernels:
+        # Every cell's launcher comes from one compiler, zig, and so do its bytes, whatever the image holds.
+        settings["CMAKE_TOOLCHAIN_FILE"] = f"{PROJECT_IN_CONTAINER}/cmake/zig.cmake"
+        settings["FLASH_ATTN_ZIG_TARGET"] = TARGETS[name].zig
     settings["CIBW_CONTAINER_ENGINE"] = f"{engine}; create_args: {' '.join(map(shlex.quote, volumes))}"
     return settings
 
@@ -112,39 +118,85 @@ def checked_kernels(kernels: Path | None) -> Path | None:
     return kernels.resolve()
 
 
-def digest(wheel: Path) -> str:
-    return hashlib.sha256(wheel.read_bytes()).hexdigest()
+class Reference:
+    """The same wheel as nox -s wheel -- --platform makes it, while the image is made."""
+
+    def __init__(self, name: str, environment: dict[str, str]) -> None:
+        self.folder, self.log = WORK / "reference", WORK / "reference.log"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        WORK.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "tools.build_wheel",
+            "--platform",
+            name,
+            "--output",
+            str(self.folder),
+        ]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def wheel(self) -> Path:
+        """The verified wheel, once it is there; WheelError when it never will be."""
+        failed = self.process.wait() != 0
+        typer.echo(self.log.read_text(encoding="utf-8", errors="replace"))
+        if failed:
+            raise WheelError("Building the same wheel outside the container failed; its messages are above.")
+        return next(self.folder.glob("*.whl"))
+
+    def stop(self) -> None:
+        """Ends what still runs; nothing after an orderly end."""
+        self.process.terminate()
+        self.process.wait()
 
 
-def build(name: str, python: str, kernels: Path | None, output: Path, clock: Clock) -> Path:
-    """The finished wheel. Raises WheelError or ContainerError."""
-    if name != this_platform():
-        raise WheelError(
-            f"cibuildwheel builds for the machine it runs on, {this_platform()}, not for {name}; run it on "
-            f"such a machine, or cross-compile: nox -s wheel -- --platform {name}"
-        )
-    kernels = checked_kernels(kernels)
+def in_cibuildwheel(archive: Path, environment: dict[str, str]) -> Path:
+    """The wheel that cibuildwheel built, repaired and tested."""
+    folder = WORK / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "cibuildwheel", "--platform", "auto", "--output-dir", str(folder)]
+    run([*command, str(archive)], environment, "cibuildwheel")
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise WheelError(f"cibuildwheel ended well but left {len(wheels)} wheels; one was expected.")
+    return wheels[0]
+
+
+def build(name: str, python: str, kernels: Path | None, clock: Clock) -> Path:
+    """The finished wheel, verified. Raises WheelError or ContainerError."""
     environment = with_epoch()
     environment.pop("FLASH_ATTN_KERNELS_DIR", None)
     if kernels:
         environment["FLASH_ATTN_KERNELS_DIR"] = str(kernels)
-    environment["CIBW_BUILD"] = f"cp{python.replace('.', '')}-{name}"
-    if not name.startswith("win"):
-        environment |= container_environment(name, python, kernels, clock)
-    with clock.step("source archive"):
-        archive = make_sdist(environment)
-    scratch = WORK / "wheel"
-    shutil.rmtree(scratch, ignore_errors=True)
-    with clock.step("build, repair and tests"):
-        command = [sys.executable, "-m", "cibuildwheel", "--platform", "auto", "--output-dir", str(scratch)]
-        run([*command, str(archive)], environment, "cibuildwheel")
-    wheels = list(scratch.glob("*.whl"))
-    if len(wheels) != 1:
-        raise WheelError(f"cibuildwheel ended well but left {len(wheels)} wheels; one was expected.")
-    with clock.step("verification"):
-        run([sys.executable, "-m", "tools", "verify", str(wheels[0])], environment, "Verifying the wheel")
-    output.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(wheels[0], output / wheels[0].name))
+    # Windows' own compiler and zig make different launchers, and no other build of the kernels is at hand.
+    compare = kernels is not None and not name.startswith("win")
+    reference = Reference(name, environment) if compare else None
+    try:
+        settings = {"CIBW_BUILD": f"cp{python.replace('.', '')}-{name}"}
+        if not name.startswith("win"):
+            settings |= container_environment(name, python, kernels, clock)
+        with clock.step("source archive"):
+            archive = make_sdist(environment)
+        with clock.step("build, repair and tests"):
+            wheel = in_cibuildwheel(archive, environment | settings)
+        if reference is None:
+            with clock.step("verification"):
+                run([sys.executable, "-m", "tools", "verify", str(wheel)], environment, "Verifying the wheel")
+            return wheel
+        with clock.step("comparison with the same wheel, verified, built outside the container"):
+            other = reference.wheel()
+            if apart := difference(other, wheel):
+                raise WheelError(
+                    f"The wheel of the container, {wheel}, differs from {other} in: {apart}; "
+                    "the same source, kernels and pinned tools must give the same bytes."
+                )
+        return wheel
+    finally:
+        if reference:
+            reference.stop()
 
 
 def command(
@@ -158,7 +210,14 @@ def command(
     """Build, repair, test and verify this platform's wheel with cibuildwheel."""
     clock = Clock()
     try:
-        wheel = build(platform, python, kernels, output, clock)
+        if platform != this_platform():
+            raise WheelError(
+                f"cibuildwheel builds for the machine it runs on, {this_platform()}, not for {platform}; "
+                f"run it on such a machine, or cross-compile: nox -s wheel -- --platform {platform}"
+            )
+        built = build(platform, python, checked_kernels(kernels), clock)
+        output.mkdir(parents=True, exist_ok=True)
+        wheel = Path(shutil.move(built, output / built.name))
     except (WheelError, ContainerError) as error:
         typer.secho(str(error), fg="red", err=True)
         raise typer.Exit(1) from None

@@ -1,5 +1,5 @@
 # Builds the launcher for another platform with zig, which carries every platform's C library. The environment says which:
-#   FLASH_ATTN_ZIG          zig's own program
+#   FLASH_ATTN_ZIG          zig's own program; unset, that of the package ziglang of the Python that builds
 #   FLASH_ATTN_ZIG_TARGET   such as x86_64-windows-gnu or aarch64-linux-gnu.2.17
 set(_target "$ENV{FLASH_ATTN_ZIG_TARGET}")
 if(NOT _target MATCHES "^(x86_64|aarch64)-(windows|linux)-gnu")
@@ -12,9 +12,22 @@ if(CMAKE_MATCH_2 STREQUAL "windows")
 else()
   set(CMAKE_SYSTEM_NAME Linux)
 endif()
+if(NOT DEFINED ENV{FLASH_ATTN_ZIG})
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" -c
+            "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'), end='')"
+    OUTPUT_VARIABLE _zig ERROR_QUIET)
+  if(NOT _zig)
+    message(FATAL_ERROR "FLASH_ATTN_ZIG_TARGET asks for zig, but FLASH_ATTN_ZIG names none and the Python that builds has "
+                        "no package ziglang; install it.")
+  endif()
+  set(ENV{FLASH_ATTN_ZIG} "${_zig}")
+endif()
 set(CMAKE_C_COMPILER "$ENV{FLASH_ATTN_ZIG}" cc -target "${_target}")
 # No debug information: it would name the files of the machine that built it.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
+# Nor a second stripping when installed: GNU's strip and LLVM's leave different bytes, and machines have either.
+set(CMAKE_STRIP "" CACHE FILEPATH "Program that strips what is installed" FORCE)
 # The programs that CMake would look for beside the compiler are the host's, and a shared library needs none of them.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 # Compiler checks that link would have zig build a second C runtime, without optimisation, which takes minutes.

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "version": ("tools.release.version_command", "Print the version, or make it that of a nightly."),
     "release": ("tools.release.release_command", "Check that a tag may be released, and write its notes."),
     "nightly": ("tools.release.nightly_command", "Say whether a nightly is due."),
+    "same": ("tools.same", "Compare wheels that several builds made; they must be the same bytes."),
     "bench": ("tools.bench.command", "Measure speed on a GPU against PyTorch's flash backend."),
 }
 

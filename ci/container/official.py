@@ -13,7 +13,7 @@ POLICY = "manylinux_2_28"
 
 def pinned_image(machine: str) -> str:
     """The image of POLICY that the installed cibuildwheel uses for this machine."""
-    pins = configparser.ConfigParser()
+    pins = configparser.ConfigParser(inline_comment_prefixes=("#",))
     pins.read_string(
         files("cibuildwheel").joinpath("resources/pinned_docker_images.cfg").read_text(encoding="utf-8")
     )

@@ -9,7 +9,7 @@ import sys
 TORCH = os.environ.get("FLASH_ATTN_TEST_TORCH") or "torch>=2.10"
 
 if __name__ == "__main__":
-    command = [sys.executable, "-m", "pip", "install", "--quiet", *TORCH.split()]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", *TORCH.split()]
     if subprocess.run(command).returncode != 0:
         sys.exit(
             f"PyTorch ({TORCH}; FLASH_ATTN_TEST_TORCH names another) can't be installed: see pip's message."

@@ -1,0 +1,78 @@
+"""Whether wheels that several machines made are the same bytes: one wheel a platform, whoever builds it."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def difference(one: Path, other: Path) -> str:
+    """What sets two wheels apart, in a few words; empty when nothing does."""
+    if one.read_bytes() == other.read_bytes():
+        return ""
+    try:
+        with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+            names = sorted({*first.namelist(), *second.namelist()})
+            found = [
+                name
+                for name in names
+                if name not in first.namelist()
+                or name not in second.namelist()
+                or first.read(name) != second.read(name)
+            ]
+    except (zipfile.BadZipFile, OSError) as error:
+        return f"one of them can't be read ({error})"
+    # RECORD repeats every other difference.
+    told = [name for name in found if not name.endswith(".dist-info/RECORD")] or found
+    return ", ".join(told) if told else "how the archive was packed (times, modes or order), not any file"
+
+
+def wheels_in(places: Iterable[Path]) -> list[Path]:
+    """The wheels among files, and below folders."""
+    found = [
+        wheel for place in places for wheel in (sorted(place.rglob("*.whl")) if place.is_dir() else [place])
+    ]
+    return list(dict.fromkeys(found))
+
+
+def problems(wheels: Iterable[Path]) -> list[str]:
+    """One sentence for each wheel that is not the same as the first of its name."""
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for wheel in wheels:
+        by_name[wheel.name].append(wheel)
+    return [
+        f"{other} differs from {first} in: {apart}; "
+        "build both from the same source, kernels and pinned tools."
+        for first, *others in by_name.values()
+        for other in others
+        if (apart := difference(first, other))
+    ]
+
+
+def command(
+    places: Annotated[list[Path], typer.Argument(help="Wheels, or folders that hold some.", exists=True)],
+) -> None:
+    """Compare wheels of the same name that came from several builds; they must be the same bytes."""
+    wheels = wheels_in(places)
+    if not wheels:
+        typer.secho(f"There is no wheel in {', '.join(map(str, places))}.", fg="red", err=True)
+        raise typer.Exit(1)
+    if found := problems(wheels):
+        for problem in found:
+            typer.secho(problem, fg="red", err=True)
+        raise typer.Exit(1)
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for wheel in wheels:
+        counts[digest(wheel), wheel.name] += 1
+    for (hexadecimal, name), count in counts.items():
+        typer.echo(f"{hexadecimal}  {name}  ({count} {'build' if count == 1 else 'builds, all the same'})")
