@@ -62,8 +62,12 @@ def install_named_toolkit(session: nox.Session, version: str) -> Path:
     return Path(str(folder).strip(), "bin", "nvcc.exe" if sys.platform == "win32" else "nvcc")
 
 
+def torch_for_tests() -> str:
+    return os.environ.get("FLASH_ATTN_TEST_TORCH", "torch==2.13.0")
+
+
 def install_torch(session: nox.Session) -> None:
-    torch = os.environ.get("FLASH_ATTN_TEST_TORCH", "torch==2.13.0")
+    torch = torch_for_tests()
     install(session, f"PyTorch ({torch}; FLASH_ATTN_TEST_TORCH names another)", *shlex.split(torch))
 
 
@@ -191,7 +195,8 @@ def cibuildwheel(session: nox.Session) -> None:
     kernels: list[str] = []
     if os.environ.get("FLASH_ATTN_KERNELS_DIR") or wheel_in_dist():
         kernels = ["--kernels", str(ready_kernels(session))]
-    session.run("python", "-m", "ci.run_cibuildwheel", *kernels, *session.posargs)
+    environment = {"FLASH_ATTN_TEST_TORCH": torch_for_tests()}
+    session.run("python", "-m", "ci.run_cibuildwheel", *kernels, *session.posargs, env=environment)
 
 
 @nox.session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.container.errors import ContainerError
 
-DEBIAN_PACKAGES = "podman runc debootstrap fuse-overlayfs"
+DEBIAN_PACKAGES = "podman runc debootstrap"
 # More than a build needs, and less than podman leaves its own children (32768 processes).
 # A machine that allows less gives the container no more.
 WANTED_LIMITS = {"nofile": 65536, "nproc": 16384}

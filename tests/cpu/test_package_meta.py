@@ -88,8 +88,8 @@ def test_functions_and_their_gradients(name: str, kind: Any) -> None:
     with kind() as make:
         inputs = [make(*shape) for shape in shapes]
         assert_like(call(make, *inputs), q_shape, inputs[0])
-        if kind is fake and torch.version.cuda is None:
-            return  # this torch aborts when autograd meets a CUDA device
+        if kind is fake and not torch.cuda.is_available():
+            return  # autograd asks for the real device: torch without CUDA aborts, torch without a GPU raises
         for x in inputs:
             x.requires_grad_()
         out = call(make, *inputs)
