@@ -184,11 +184,10 @@ def lock(session: nox.Session) -> None:
 @nox.session
 def cibuildwheel(session: nox.Session) -> None:
     """Build, repair, test and verify this platform's wheel with cibuildwheel, on Linux in a container."""
-    install(
-        session,
-        "What cibuildwheel needs",
-        "--constraint", str(LOCK), *nox.project.dependency_groups(PYPROJECT, "cibuildwheel"),
-    )  # fmt: skip
+    # What builds the wheel outside the container is pinned as it is inside; cibuildwheel itself leaves no trace in it.
+    pinned = nox.project.dependency_groups(PYPROJECT, "build")
+    install(session, f"The pinned requirements of {LOCK}", "--constraint", str(LOCK), *pinned)
+    install_group(session, "cibuildwheel")
     kernels: list[str] = []
     if os.environ.get("FLASH_ATTN_KERNELS_DIR") or wheel_in_dist():
         kernels = ["--kernels", str(ready_kernels(session))]
