@@ -184,7 +184,7 @@ def lock(session: nox.Session) -> None:
 @nox.session
 def cibuildwheel(session: nox.Session) -> None:
     """Build, repair, test and verify this platform's wheel with cibuildwheel, on Linux in a container."""
-    # What builds the wheel outside the container is pinned as it is inside; cibuildwheel itself leaves no trace in it.
+    # What builds the wheel out here is pinned as it is inside; cibuildwheel itself leaves no trace in it.
     pinned = nox.project.dependency_groups(PYPROJECT, "build")
     install(session, f"The pinned requirements of {LOCK}", "--constraint", str(LOCK), *pinned)
     install_group(session, "cibuildwheel")
