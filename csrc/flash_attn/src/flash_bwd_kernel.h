@@ -169,7 +169,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
 
             const bool drops = Is_modified && problem.keep_threshold < 255;
             Philox_state stream;
-            if (drops) { stream = Dropout::start(problem, sequence.batch, head); }
+            if (drops) { stream = dropout_stream(problem, sequence.batch, head); }
             const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query +
                                      lane % 4 * 2;
             #pragma unroll
@@ -180,7 +180,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
                 for (int mi = 0; mi < kMTiles; ++mi) {
                     Philox_state random;
                     if (drops) {
-                        random = Dropout::bytes(stream, first_row / 16 + ni / 2, (first_key + mi * 16) / 32, lane);
+                        random = dropout_bytes(stream, first_row / 16 + ni / 2, (first_key + mi * 16) / 32, lane);
                     }
                     #pragma unroll
                     for (int half = 0; half < 2; ++half) {

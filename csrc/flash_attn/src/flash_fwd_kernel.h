@@ -15,38 +15,6 @@
 
 namespace flash {
 
-// S_dmask, which only tests ask for: P of one block as it is weighted here, negative where it is dropped.
-template <typename Traits, int kMTiles, int kSTiles>
-__forceinline__ __device__ void write_s_dmask(const Flash_fwd_params &params, const Tile_position &position,
-                                              const volatile Dropout &dropout, const Softmax<kMTiles> &softmax,
-                                              const float (&acc_s)[kMTiles][kSTiles][4], int row, int key, int lane) {
-    const Flash_problem &problem = params.problem;
-    const int64_t rows = (problem.seqlen_q + 127) / 128 * 128, keys = (problem.seqlen_k + 127) / 128 * 128;
-    uint16_t *s_dmask = reinterpret_cast<uint16_t *>(params.s_dmask_ptr) +
-                        ((int64_t(position.batch) * problem.nheads + position.head) * rows + row) * keys + key;
-    #pragma unroll 1
-    for (int r = 0; r < 2 * kMTiles; ++r) {
-        #pragma unroll
-        for (int ni = 0; ni < kSTiles; ++ni) {
-            float x[2];
-            float max = 0.f;
-            #pragma unroll
-            for (int s = 0; s < 2 * kMTiles; ++s) {   // registers have no run-time index
-                if (s == r) {
-                    x[0] = acc_s[s / 2][ni][s % 2 * 2];
-                    x[1] = acc_s[s / 2][ni][s % 2 * 2 + 1];
-                    max = softmax.row_max[s] == -INFINITY ? 0.f : softmax.row_max[s];
-                }
-            }
-            scale_apply_exp2(x[0], x[1], softmax.scale_log2, max, max);
-            const Philox_state random = dropout.bytes(row / 16 + r / 2, key / 32 + ni / 4, lane);
-            const uint32_t keep = keep_pair(random.x[ni % 4], r % 2, problem.keep_threshold);
-            *reinterpret_cast<uint32_t *>(s_dmask + (r / 2 * 16 + r % 2 * 8) * keys + ni * 8) =
-                pack<typename Traits::Element>(x[0], x[1]) | (~keep & 0x80008000u);
-        }
-    }
-}
-
 // What the loop over unmasked blocks has no use for waits in shared memory meanwhile and occupies no registers. Reads are
 // volatile, or the compiler would take them out of the loop again.
 struct Row_block {
@@ -54,6 +22,7 @@ struct Row_block {
     float slope;
     int begin;         // first query row
     int rows_left;     // of the sequence, from there on
+    uint64_t k_ptr;    // of the sequence and head; with dropout
     uint64_t o_ptr;    // of that row
     uint64_t lse_ptr;
 
@@ -73,6 +42,56 @@ struct Row_block {
                                             position.head * params.lse_head_stride + row) * sizeof(float);
     }
 };
+
+// S_dmask, which only tests ask for: P as it is weighted in the end, negative where it is dropped. A pass of its own after
+// all others: anything more in the loop over the keys costs every call a tenth of its time.
+template <typename Traits, int kRowBlocks, int kMTiles, typename Load_q>
+__forceinline__ __device__ void write_s_dmask(const Flash_fwd_params &params, const Tile_position &position,
+                                              const volatile Row_block &stored, const Dropout_tile<kRowBlocks> &dropout,
+                                              const Tile_copy<Traits> &copy, Load_q load_q, uint32_t smem_k,
+                                              const Softmax<kMTiles> &softmax, int n_block_begin, int n_block_end) {
+    using Element = typename Traits::Element;
+    constexpr int kBlockN = Traits::kBlockN;
+    const Flash_problem &problem = params.problem;
+    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Traits::kRowsPerWarp;
+    const int row = stored.begin + warp_row + lane / 4;
+    const Window window = stored.get_window();
+    const int64_t rows = (problem.seqlen_q + 127) / 128 * 128, keys = (problem.seqlen_k + 127) / 128 * 128;
+    uint16_t *s_dmask = reinterpret_cast<uint16_t *>(params.s_dmask_ptr) +
+                        ((int64_t(position.batch) * problem.nheads + position.head) * rows + row) * keys;
+    const Element *const k = copy.source(reinterpret_cast<const Element *>(stored.k_ptr), params.k.row);
+
+    #pragma unroll 1
+    for (int n_block = n_block_begin; n_block < n_block_end; ++n_block) {
+        __syncthreads();
+        copy.template load<kBlockN, false>(smem_k, k + int64_t(n_block) * kBlockN * params.k.row, params.k.row,
+                                           window.seqlen_k - n_block * kBlockN);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        float acc_s[kMTiles][Traits::kSTiles][4];
+        gemm_qk<Traits>(acc_s, smem_k, Traits::Layout::lane_offset_by_chunks(lane), load_q);
+        const int key = n_block * kBlockN + lane % 4 * 2;
+        if (problem.alibi_slopes_ptr != 0) {
+            apply_alibi<false>(acc_s, stored.slope, row - window.left + problem.window_left - key);
+        }
+        apply_mask(acc_s, window, row, key);
+        #pragma unroll
+        for (int ni = 0; ni < Traits::kSTiles; ++ni) {
+            const auto column = dropout.column((n_block * kBlockN + ni * 8) / 32, lane);
+            #pragma unroll
+            for (int r = 0; r < 2 * kMTiles; ++r) {
+                float(&x)[4] = acc_s[r / 2][ni];
+                const float max = softmax.row_max[r] == -INFINITY ? 0.f : softmax.row_max[r];
+                scale_apply_exp2(x[r % 2 * 2], x[r % 2 * 2 + 1], softmax.scale_log2, max, max);
+                const Philox_state random = dropout.bytes(warp_row / 16 + r / 2, column);
+                const uint32_t keep = keep_pair(random.x[ni % 4], r % 2, problem.keep_threshold);
+                *reinterpret_cast<uint32_t *>(s_dmask + (r / 2 * 16 + r % 2 * 8) * keys + key + ni * 8) =
+                    pack<Element>(x[r % 2 * 2], x[r % 2 * 2 + 1]) | (~keep & 0x80008000u);
+            }
+        }
+    }
+}
 
 template <typename Traits>
 __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &params, const Tile_position &position) {
@@ -97,9 +116,9 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
     __shared__ Row_block row_block;
     if (thread == 0) { row_block.put<Element>(params, position, sequence, window, row_begin); }
     const volatile Row_block &stored = row_block;
-    __shared__ Dropout dropout;
-    if (Traits::kVariant == Variant::dropout && thread == 0) { dropout.put(problem, position.batch, position.head); }
-    const volatile Dropout &stored_dropout = dropout;
+    constexpr bool Is_dropout = Traits::kVariant == Variant::dropout;
+    __shared__ Dropout_tile<Is_dropout ? kBlockM / 16 : 1> dropout;
+    if (Is_dropout && warp == 0) { dropout.put(problem, position.batch, position.head, row_begin / 16, lane); }
 
     const Tile_copy<Traits> copy(thread, problem.head_dim);
     const int head_k = position.head / problem.group;
@@ -112,12 +131,13 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
                        head_k * params.k.head + int64_t(sequence.first_key) * params.k.row;
     const Element *v = reinterpret_cast<const Element *>(params.v_ptr) + batch_k * params.v.batch +
                        head_k * params.v.head + int64_t(sequence.first_key) * params.v.row;
+    if (Is_dropout && thread == 0) { row_block.k_ptr = reinterpret_cast<uint64_t>(k); }
 
     const uint32_t lane_qv = Layout::lane_offset_by_rows(lane), lane_k = Layout::lane_offset_by_chunks(lane);
     constexpr int kStageBytes = 2 * Traits::kSmemKV;
 
     Softmax<kMTiles> softmax(problem.scale_log2);
-    Philox_state random[Traits::kVariant == Variant::dropout ? kMTiles : 1];
+    Philox_state random[Is_dropout ? kMTiles : 1];
     float acc_o[kMTiles][kOTiles][4] = {};
 
     if (blocks.begin < blocks.end) {
@@ -169,13 +189,15 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
 
         // Which elements of P of one block of keys are dropped before they meet V.
         auto drop = [&](int n_block) {
-            if constexpr (Traits::kVariant == Variant::dropout) {
-                return [&, n_block, row_block = (stored.begin + warp_row) / 16](uint32_t(&p)[kMTiles][4], int step) {
+            if constexpr (Is_dropout) {
+                return [&, n_block](uint32_t(&p)[kMTiles][4], int step) {
+                    if (step % 2 == 0) {
+                        const auto column = dropout.column(n_block * (kBlockN / 32) + step / 2, lane);
+                        #pragma unroll
+                        for (int mi = 0; mi < kMTiles; ++mi) { random[mi] = dropout.bytes(warp_row / 16 + mi, column); }
+                    }
                     #pragma unroll
                     for (int mi = 0; mi < kMTiles; ++mi) {
-                        if (step % 2 == 0) {
-                            random[mi] = stored_dropout.bytes(row_block + mi, n_block * (kBlockN / 32) + step / 2, lane);
-                        }
                         #pragma unroll
                         for (int i = 0; i < 4; ++i) {
                             p[mi][i] &= keep_pair(random[mi].x[step % 2 * 2 + i / 2], i % 2, problem.keep_threshold);
@@ -223,11 +245,6 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
                 }
                 if constexpr (Is_masked) { apply_mask(acc_s, stored.get_window(), row, key); }
                 softmax.template softmax_rescale_o<Is_first, /*Use_rescale_threshold=*/!Is_first>(acc_s, acc_o);
-                if constexpr (Traits::kVariant == Variant::dropout) {
-                    if (params.s_dmask_ptr != 0) {
-                        write_s_dmask<Traits>(params, position, stored_dropout, softmax, acc_s, row, key, lane);
-                    }
-                }
                 softmax_gemm_pv<Traits, /*Check_inf=*/Is_masked>(acc_o, acc_s, softmax, smem_k + Traits::kSmemKV,
                                                                  lane_qv, drop(n_block));
             }
@@ -245,10 +262,16 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
             for (; n_block >= max(blocks.unmasked_begin, blocks.begin); --n_block) { attend(n_block, False{}, False{}); }
             masked_end = blocks.begin;
         }
+        if constexpr (Is_dropout) {
+            if (params.s_dmask_ptr != 0) {
+                write_s_dmask<Traits>(params, position, stored, dropout, copy, load_q, smem_kv, softmax, blocks.begin,
+                                      blocks.end);
+            }
+        }
     }
 
     float lse[2 * kMTiles];
-    softmax.normalize(acc_o, lse, Traits::kVariant == Variant::dropout ? problem.keep_scale : 1.f);
+    softmax.normalize(acc_o, lse, Is_dropout ? problem.keep_scale : 1.f);
     if (blocks.begin >= blocks.end) { __syncthreads(); }  // nobody has waited for row_block yet
     const int rows = stored.rows_left;
     #pragma unroll

@@ -72,8 +72,8 @@ struct Flash_fwd_kernel_traits {
                   "smem_bytes in kernels.json must be Q plus one or two stages of K and V");
 
     static constexpr Variant kVariant = kVariant_;
-    // Where there is room for it, Q is read once instead of once a block of keys.
-    static constexpr bool kQInRegisters = kHeadDim <= 64;
+    // Where there is room for it, Q is read once instead of once a block of keys. Random bits take that room for 64.
+    static constexpr bool kQInRegisters = kHeadDim <= (kVariant == Variant::dropout ? 32 : 64);
     static constexpr int kMinBlocksPerSM = kNWarps == 4 ? 2 : 1;
 };
 

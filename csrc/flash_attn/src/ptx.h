@@ -13,6 +13,24 @@ __forceinline__ __device__ uint32_t smem_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// From shared memory, each time anew: a plain load would be taken out of a loop and would occupy registers there.
+__forceinline__ __device__ uint32_t load_shared_again(const uint32_t &x) {
+    uint32_t r;
+    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(r) : "r"(smem_address(&x)));
+    return r;
+}
+__forceinline__ __device__ uint2 load_shared_again(const uint2 &x) {
+    uint2 r;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(r.x), "=r"(r.y) : "r"(smem_address(&x)));
+    return r;
+}
+__forceinline__ __device__ uint4 load_shared_again(const uint4 &x) {
+    uint4 r;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(smem_address(&x)));
+    return r;
+}
+
 // Four 8x8 matrices of 16-bit elements; lanes 8i to 8i+7 give the addresses of the rows of matrix i.
 __forceinline__ __device__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
