@@ -196,6 +196,23 @@ def cibuildwheel(session: nox.Session) -> None:
 
 
 @nox.session
+def windows(session: nox.Session) -> None:
+    """Install the win_amd64 wheel into three CPythons for Windows under Wine, and test it there."""
+    for program in ("wine", "wineserver", "cc"):
+        if shutil.which(program) is None:
+            session.error(f"{program} is missing, which these tests need: apt-get install -y wine gcc")
+    install_group(session, "windows")
+    kernels = ready_kernels(session)
+    if wheel_in_dist() is None:
+        build_wheel(session, kernels=kernels)
+    build_wheel(session, "--platform", "win_amd64", kernels=kernels)
+    native = wheel_in_dist()
+    built = max(DIST.glob("flash_attn-*-win_amd64.whl"), key=lambda path: path.stat().st_mtime)
+    environment = {"FLASH_ATTN_WHEEL": str(native), "FLASH_ATTN_WINDOWS_WHEEL": str(built)}
+    session.run("pytest", *(session.posargs or [str(ROOT / "tests/windows")]), env=environment)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, formatting and types."""
     install_group(session, "lint")

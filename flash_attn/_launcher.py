@@ -19,6 +19,7 @@ from . import _abi
 
 LIBRARY_NAME = "flash_attn.dll" if sys.platform == "win32" else "libflash_attn.so"
 MANIFEST_SCHEMA = 1
+SEARCH_SYSTEM32 = 0x800  # Windows: what the library needs is looked for in System32 only
 SHAPE = slice(9, None)  # of a backward's values from ``device`` to ``problem``: from ``batch`` on
 NO_TENSORS = (0,) * (10 + 8 * 3)  # addresses and strides of a backward, which its scratch doesn't depend on
 MAX_SIZES = 4096  # of scratch that are remembered
@@ -203,7 +204,7 @@ def _load() -> Launcher:
             f"{paths[0]} is missing: install a wheel of flash-attn that was built for this platform."
         )
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path), winmode=SEARCH_SYSTEM32)
     except OSError as error:
         raise RuntimeError(
             f"{path} can't be loaded ({error}): reinstall flash-attn for this platform."
