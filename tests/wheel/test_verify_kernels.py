@@ -73,9 +73,11 @@ def test_fatbin_cut_short(parts: Parts, refused: Refused, cut: int) -> None:
     assert lines == [f"{name} is damaged: cuobjdump can't read it: Invalid fatbin header"]
 
 
-def test_fatbin_missing(parts: Parts, refused: Refused) -> None:
-    name = KERNELS + parts.kernels.fatbin_name
-    lines = refused(parts.but(files={name: None}))
+@pytest.mark.parametrize("system", ["linux", "windows"])
+def test_fatbin_missing(parts: Parts, windows_parts: Parts, refused: Refused, system: str) -> None:
+    whole = parts if system == "linux" else windows_parts
+    name = KERNELS + whole.kernels.fatbin_name
+    lines = refused(whole.but(files={name: None}))
     assert lines == [f"{name} of the manifest is not in the wheel"]
 
 

@@ -30,6 +30,12 @@ def test_tag_that_binds_to_a_python(parts: Parts, refused: Refused, tag: str) ->
     assert line.endswith(", but must be py3-none: it binds to no Python")
 
 
+def test_windows_wheel_for_one_python(windows_parts: Parts, refused: Refused) -> None:
+    (line,) = refused(windows_parts.but(tag="cp311-cp311-win_amd64"))
+    assert line.startswith("the wheel is tagged cp311-cp311")
+    assert line.endswith(", but must be py3-none: it binds to no Python")
+
+
 @pytest.mark.parametrize(
     "tag", ["any", "linux_x86_64", "musllinux_1_2_x86_64", "manylinux_2_17_x86_64.win_amd64"]
 )
