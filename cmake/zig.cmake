@@ -28,6 +28,8 @@ set(CMAKE_C_COMPILER "$ENV{FLASH_ATTN_ZIG}" cc -target "${_target}")
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
 # Nor a second stripping when installed: GNU's strip and LLVM's leave different bytes, and machines have either.
 set(CMAKE_STRIP "" CACHE FILEPATH "Program that strips what is installed" FORCE)
+# CMake's question which compiler this is links too; without the launcher's own flags zig would build a second C runtime for it.
+set(CMAKE_C_FLAGS_INIT "-O3 -s")
 # The programs that CMake would look for beside the compiler are the host's, and a shared library needs none of them.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 # Compiler checks that link would have zig build a second C runtime, without optimisation, which takes minutes.
