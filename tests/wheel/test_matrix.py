@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,15 +133,15 @@ def test_json_is_one_document() -> None:
 
 
 def test_the_table_of_a_release_comes_in_a_second() -> None:
-    best = 60.0
-    for _ in range(3):  # the machine may be busy
-        start = time.monotonic()
-        ran = run("--event", "release", "--format", "table")
-        best = min(best, time.monotonic() - start)
+    before = os.times()
+    ran = run("--event", "release", "--format", "table")
+    after = os.times()
+    # Processor time: a busy machine says nothing about the command.
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
     assert ran.returncode == 0
     assert "cu130-torch2.10-cp312-win_amd64" in ran.stdout
     assert "runner minutes" in ran.stdout
-    assert best < 1.0
+    assert 0 < seconds < 1.0
 
 
 class TestALineMore:
