@@ -1,6 +1,6 @@
-"""Launches every installed kernel of one type, on small inputs: what compute-sanitizer is run over.
+"""Small inputs over every family, head dimension, variant and cache mode: what compute-sanitizer is run over.
 
-``python -m gpu.every_kernel bf16`` with tests/ on PYTHONPATH.
+``python -m gpu.every_kernel bf16`` with tests/ on PYTHONPATH. Tiles of both shared-memory limits are run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One small selection that reaches every kernel, and what compute-sanitizer says of it."""
+"""What compute-sanitizer says of small inputs over every family, head dimension, variant and cache mode."""
 
 from __future__ import annotations
 
@@ -9,28 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu import every_kernel
-from torch.profiler import ProfilerActivity, profile
-
-from flash_attn import _launcher
 
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_every_kernel_is_reached(dtype: str) -> None:
-    installed = {
-        kernel["name"]
-        for fatbin in _launcher.manifest().contents["fatbins"]
-        for kernel in fatbin["kernels"]
-        if kernel["dtype"] == dtype
-    }
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        every_kernel.main(dtype)
-    launched = {event.key for event in trace.key_averages()}
-    assert installed
-    missing = sorted(installed - launched)
-    assert not missing, f"{len(missing)} of {len(installed)} kernels weren't launched: {' '.join(missing)}"
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer on PATH or in /usr/local/cuda/bin")
