@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from tools.__main__ import build_app
-from tools.matrix.definition import MATRIX, MatrixError, read_definition
+from tools.matrix.definition import MATRIX, Definition, MatrixError, Reader, read_definition
 from tools.matrix.plan import expand
 
 REFUSED = [
     ("image =", "imago =", r"platforms\.manylinux_x86_64\.imago: is an unknown key; expected one of run"),
     ("shard_runner =", "shard_walker =", r"shard_walker: is an unknown key"),
     ("cell = 8", "", r"minutes\.cell: is missing; add it\."),
-    ("cell = 8", "cell = -8", r"minutes\.cell: expected whole minutes from 1 on, found -8\."),
+    ("cell = 8", "cell = -8", r"minutes\.cell: expected whole minutes from 1 to 360, found -8\."),
     ("cell = 8", 'cell = "8"', r"minutes\.cell: expected whole minutes"),
     ('"3.13t", "3.14"', '"3.13t", "3.13t"', r"torch\[0\]\.pythons: lists 3\.13t twice"),
     ('"3.10", "3.11"', '"3.9", "3.11"', r"torch\[0\]\.pythons: '3\.9' is no Python >=3\.10"),
@@ -54,7 +59,7 @@ REFUSED = [
     ('"13.5.0"', '"13.2.1"', r"toolkits: lists cu132 twice"),
     ('["80", "90", "100"', '["80", "80", "100"', r"architectures: lists 80 twice"),
     ('["80", "90", "100"', '["75", "90", "100"', r'architectures: "75" is no architecture from 80 on'),
-    ('["80", "90", "100"', '[80, "90", "100"', r"architectures\[0\]: expected text, found 80"),
+    ('["80", "90", "100"', '[80, "90", "100"', r"architectures\[0\]: expected text of one line, found 80"),
     (
         'tag = "win_arm64"',
         'tag = "win_amd64"',
@@ -82,26 +87,108 @@ REFUSED = [
     ),
     ('["oldest", "newest"]', '["oldest", "latest"]', r"events\.pull_request\.torch: 'latest' is unknown"),
     ('pythons = "ends"', 'pythons = "some"', r"events\.pull_request\.pythons: 'some' is unknown"),
-    ('torch = "none"', 'torch = "windoze"', None),
+    ('torch = "none"', 'torch = "windoze"', r"platforms\.win_arm64\.torch: no line of torch has windoze"),
+    ('arch = "ARM64"', 'arch = "AMD64"', r"platforms\.win_arm64\.arch: is AMD64, which is none of win_arm64"),
+    ('host = "win-arm64"', 'host = "win-amd64"', r"platforms\.win_arm64\.host: is win-amd64"),
+    ('2_28_aarch64", tag', '2_28_x86_64", tag', r"platforms\.manylinux_aarch64\.image: is quay"),
+    ("https://download", "http://download", r"indexes\.cu130\.url: is 'http://"),
+    ('cuda = "cu130"', 'cuda = "cpu"', r"indexes\.cu130\.cuda: is 'cpu', which is no CUDA"),
+    (", pre = true", "", r"indexes\.nightly\.pre: is true for nightly"),
+    ("cell = 8", "cell = 361", r"minutes\.cell: expected whole minutes from 1 to 360, found 361\."),
+    ('"13.5.0"', '"13.5"', r"toolkits\[3\]\.version: '13\.5' is no version"),
+    (
+        'runner = "windows-2022"',
+        'runner = "windows\\n2022"',
+        r"platforms\.win_amd64\.runner: expected text of",
+    ),
     ("[minutes]", "[minutes", r"the file: is not TOML"),
     ("shard = 4", "shard = 4\nshard = 5", r"the file: is not TOML"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "said"), REFUSED)
-def test_what_contradicts_is_refused(tmp_path: Path, old: str, new: str, said: str | None) -> None:
+def test_what_contradicts_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     text = MATRIX.read_text(encoding="utf-8")
     assert old in text
     path = tmp_path / "matrix.toml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    if said is None:  # a column that no torch fills is a platform without cells
-        assert not any(
-            cell.platform == "win_arm64" for cell in expand(read_definition(path), "release").cells
-        )
-        return
     with pytest.raises(MatrixError, match=rf"^{re.escape(str(path))}: {said}") as refused:
         read_definition(path)
     assert "\n" not in str(refused.value)
+
+
+WRONG: tuple[object, ...] = (
+    "", " ", "a\nb", "nonsense", 0, -1, 2**70, 3.5, float("nan"), True, False,
+    [], [[]], [1], [{}], ["x", "x"], {}, {"x": 1}, date(2026, 12, 1),
+)  # fmt: skip
+Place = tuple["str | int", ...]
+
+
+def places(value: object, place: Place = ()) -> Iterator[tuple[Place, object]]:
+    """Everything that has a key or an index, from the outside in."""
+    items = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, inner in items:
+        yield (*place, key), inner
+        yield from places(inner, (*place, key))
+
+
+def changed(document: dict[str, Any], place: Place, value: object) -> dict[str, Any]:
+    made = copy.deepcopy(document)
+    *way, last = place
+    inside: Any = made
+    for step in way:
+        inside = inside[step]
+    if value is None:
+        del inside[last]
+    else:
+        inside[last] = value
+    return made
+
+
+def refusal() -> str | None:
+    """What is said of the matrix or of one of its events; None when nothing is."""
+    try:
+        definition = read_definition()
+        for event in definition.events:
+            expand(definition, event)
+    except MatrixError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("top", [field.name for field in fields(Definition) if field.name != "file"])
+def test_every_key_with_a_wrong_value(monkeypatch: pytest.MonkeyPatch, top: str) -> None:
+    """One line that begins with the file and the key, or with the outer key, or the key it contradicts."""
+    document = Reader(MATRIX).document()
+    tried = 0
+    for place, there in [(place, there) for place, there in places(document) if place[0] == top]:
+        for value in (None, *WRONG):
+            with monkeypatch.context() as patch:
+                wrong = changed(document, place, value)
+                patch.setattr(Reader, "document", lambda self, wrong=wrong: wrong)
+                said = refusal()
+            if said is None:
+                assert value is None or type(value) is type(there), (place, value)
+                continue
+            assert re.match(r"ci/matrix\.toml: [\w.\[\]]+: ", said), (place, value)
+            assert said.isprintable(), (place, value)
+            tried += 1
+    assert tried >= len(WRONG)
+
+
+def test_an_unknown_key_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Reader(MATRIX).document()
+    tables = [place for place, inside in places(document) if isinstance(inside, dict)]
+    for place in [(), *tables]:
+        if place in [("platforms",), ("indexes",), ("events",)]:  # these name their own
+            continue
+        wrong = changed(document, (*place, "odd\nkey"), "x")
+        monkeypatch.setattr(Reader, "document", lambda self, wrong=wrong: wrong)
+        with pytest.raises(
+            MatrixError, match=r"^ci/matrix\.toml: [\w.\[\]]*odd\\nkey: is an unknown key; expected"
+        ):
+            read_definition()
+    assert len(tables) > 20
 
 
 @pytest.mark.parametrize("content", ["", "architectures = 3", "torch = []", "\x00", "= ="])
@@ -120,7 +207,10 @@ def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_event_is_refused() -> None:
-    with pytest.raises(MatrixError, match=r"^There is no event 'weekly'; name one of pull_request, nightly"):
+    with pytest.raises(
+        MatrixError,
+        match=r"^ci/matrix\.toml: events: there is no event 'weekly'; name one of pull_request, nightly",
+    ):
         expand(read_definition(), "weekly")
 
 
@@ -139,12 +229,15 @@ def test_more_jobs_than_github_takes_are_refused(tmp_path: Path) -> None:
         for patch in range(1, 60)
     )
     with pytest.raises(
-        MatrixError, match=r"^The event release has \d+ cells, but GitHub runs at most 256 jobs"
+        MatrixError, match=r"matrix\.toml: events\.release: gives \d+ cells, but GitHub runs at most 256 jobs"
     ):
         expand(read_definition(with_lines(tmp_path, lines)), "release")
 
 
 def test_two_cells_with_one_id_are_refused(tmp_path: Path) -> None:
     line = '{ version = "2.12.0", index = "cu130", linux = "cu130", pythons = ["3.12"] },'
-    with pytest.raises(MatrixError, match=r"two cells with the id cu130-torch2\.12-cp312-manylinux_x86_64"):
+    with pytest.raises(
+        MatrixError,
+        match=r"events\.release: gives two cells with the id cu130-torch2\.12-cp312-manylinux_x86_64",
+    ):
         expand(read_definition(with_lines(tmp_path, line)), "release")

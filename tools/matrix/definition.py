@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,9 +26,12 @@ NO_TORCH = "none"
 CHOICES = ("oldest", "newest", NIGHTLY)
 
 _BUILD = re.compile(r"cpu|cu\d{3}")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _ARCHITECTURE = re.compile(r"(\d{2,3})[af]?")
 _OLDEST_ARCHITECTURE = 80
 _PYTHON = re.compile(r"(3\.\d+)t?")
+_ZIG_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # where a wheel's tag calls them otherwise
+_LONGEST_JOB = 360  # minutes, on a runner of GitHub
 
 
 class MatrixError(Exception):
@@ -113,8 +116,9 @@ class Minutes:
 
 @dataclass(frozen=True)
 class Definition:
-    """All of ``ci/matrix.toml``."""
+    """All of ``ci/matrix.toml``, or of another ``file``."""
 
+    file: str
     architectures: tuple[str, ...]
     shard_runner: str
     toolkits: tuple[Toolkit, ...]
@@ -138,9 +142,13 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def file(self) -> str:
+        return self.path.relative_to(ROOT).as_posix() if self.path.is_relative_to(ROOT) else str(self.path)
+
     def refuse(self, key: str, reason: str) -> MatrixError:
-        shown = self.path.relative_to(ROOT).as_posix() if self.path.is_relative_to(ROOT) else self.path
-        return MatrixError(f"{shown}: {key}: {reason}")
+        text = f"{self.file}: {key}: {reason}"
+        return MatrixError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
     def document(self) -> dict[str, Any]:
         try:
@@ -162,8 +170,8 @@ class Reader:
         return [(f"{key}[{i}]", self.mapping(f"{key}[{i}]", row)) for i, row in enumerate(value)]
 
     def text(self, key: str, value: object) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise self.refuse(key, f"expected text, found {value!r}.")
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise self.refuse(key, f"expected text of one line, found {value!r}.")
         return value
 
     def truth(self, key: str, value: object) -> bool:
@@ -172,8 +180,8 @@ class Reader:
         return value
 
     def minutes(self, key: str, value: object) -> int:
-        if type(value) is not int or value < 1:
-            raise self.refuse(key, f"expected whole minutes from 1 on, found {value!r}.")
+        if type(value) is not int or not 1 <= value <= _LONGEST_JOB:
+            raise self.refuse(key, f"expected whole minutes from 1 to {_LONGEST_JOB}, found {value!r}.")
         return value
 
     def texts(self, key: str, value: object) -> tuple[str, ...]:
@@ -191,10 +199,9 @@ class Reader:
             seen.add(value)
 
     def version(self, key: str, value: str) -> Version:
-        try:
-            return Version(value)
-        except InvalidVersion:
-            raise self.refuse(key, f"{value!r} is no version; write one such as 2.10.0.") from None
+        if not _RELEASE.fullmatch(value):
+            raise self.refuse(key, f"{value!r} is no version; write three numbers, such as 2.10.0.")
+        return Version(value)
 
     def known(self, key: str, value: str, among: Iterable[str]) -> str:
         if value not in (names := list(among)):
@@ -264,14 +271,40 @@ def _platforms(reader: Reader, value: object) -> dict[str, Platform]:
         key = f"platforms.{name}"
         found[name] = platform = reader.table(Platform, key, reader.mapping(key, row))
         system, _, machine = name.partition("_")
-        if system not in platform.tag or not platform.tag.endswith(machine):
+        if not platform.tag.startswith(system) or not platform.tag.endswith(machine):
             raise reader.refuse(f"{key}.tag", f"is {platform.tag}, which is no tag of {name}.")
         if platform.tag.startswith("manylinux") != bool(platform.image):
             raise reader.refuse(f"{key}.image", "a manylinux wheel has an image, and only such a one.")
-        if ("windows" in platform.zig) != platform.tag.startswith("win"):
-            raise reader.refuse(f"{key}.zig", f"is {platform.zig}, which is another system than {name}'s.")
+        target = f"{_ZIG_MACHINES.get(machine, machine)}-{'windows' if system == 'win' else 'linux'}-gnu"
+        for field, right in (
+            ("arch", platform.arch.lower() == machine),
+            ("zig", platform.zig == target or platform.zig.startswith(f"{target}.")),
+            ("host", platform.host == f"{'win' if system == 'win' else 'linux'}-{machine}"),
+            ("image", not platform.image or platform.image.split(":")[0].endswith(machine)),
+        ):
+            if not right:
+                raise reader.refuse(
+                    f"{key}.{field}", f"is {getattr(platform, field)}, which is none of {name}."
+                )
     if not found:
         raise reader.refuse("platforms", "lists no platform.")
+    return found
+
+
+def _indexes(reader: Reader, value: object) -> dict[str, Index]:
+    found = {}
+    for name, row in reader.mapping("indexes", value).items():
+        key = f"indexes.{name}"
+        found[name] = index = reader.table(Index, key, reader.mapping(key, row))
+        if index.url.startswith("https://") != (name != RELEASED) or (index.url and name == RELEASED):
+            expected = "PyPI needs none" if name == RELEASED else "write one that starts with https://"
+            raise reader.refuse(f"{key}.url", f"is {index.url!r}; {expected}.")
+        if index.cuda and (index.cuda == "cpu" or not _BUILD.fullmatch(index.cuda)):
+            raise reader.refuse(f"{key}.cuda", f"is {index.cuda!r}, which is no CUDA such as cu130.")
+        if index.pre != (name == NIGHTLY):
+            raise reader.refuse(
+                f"{key}.pre", f"is true for {NIGHTLY}, whose builds are pre-releases, and there alone."
+            )
     return found
 
 
@@ -361,20 +394,25 @@ def read_definition(path: Path = MATRIX) -> Definition:
     """The checked matrix; MatrixError names the file, the key and the reason."""
     reader = Reader(path)
     document = reader.document()
-    reader.keys("", document, fields(Definition))
+    reader.keys("", document, [field for field in fields(Definition) if field.name != "file"])
     architectures = _architectures(reader, "architectures", document["architectures"])
     platforms = _platforms(reader, document["platforms"])
-    indexes = {
-        name: reader.table(Index, f"indexes.{name}", reader.mapping(f"indexes.{name}", row))
-        for name, row in reader.mapping("indexes", document["indexes"]).items()
-    }
+    indexes = _indexes(reader, document["indexes"])
     columns = {platform.torch for platform in platforms.values()} - {NO_TORCH}
+    torch = _torch(reader, document["torch"], columns, indexes)
+    for name, platform in platforms.items():
+        if platform.torch != NO_TORCH and not any(platform.torch in line.builds for line in torch):
+            reason = f"no line of torch has {platform.torch}; name a column of theirs, or {NO_TORCH}."
+            raise reader.refuse(f"platforms.{name}.torch", reason)
     events = reader.mapping("events", document["events"])
+    if not events:
+        raise reader.refuse("events", "lists no event.")
     return Definition(
+        reader.file,
         architectures,
         reader.text("shard_runner", document["shard_runner"]),
         _toolkits(reader, document["toolkits"]),
-        _torch(reader, document["torch"], columns, indexes),
+        torch,
         platforms,
         indexes,
         {name: _event(reader, name, row, architectures, platforms) for name, row in events.items()},

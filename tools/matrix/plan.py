@@ -130,7 +130,8 @@ def _cells(definition: Definition, event: Event, shards: tuple[str, ...]) -> Ite
 def expand(definition: Definition, name: str) -> Plan:
     """The plan of an event; MatrixError for an unknown one, two jobs with one id, too many for GitHub."""
     if name not in definition.events:
-        raise MatrixError(f"There is no event {name!r}; name one of {', '.join(definition.events)}.")
+        known = ", ".join(definition.events)
+        raise MatrixError(f"{definition.file}: events: there is no event {name!r}; name one of {known}.")
     event = definition.events[name]
     minutes = definition.minutes
     shards = tuple(
@@ -162,11 +163,11 @@ def expand(definition: Definition, name: str) -> Plan:
         found = [job.id for job in jobs]
         if twice := next((one for one in found if found.count(one) > 1), None):
             raise MatrixError(
-                f"The event {name} has two {what} with the id {twice}; remove one from the matrix."
+                f"{definition.file}: events.{name}: gives two {what} with the id {twice}; remove one."
             )
         if len(found) > MOST_JOBS:
             raise MatrixError(
-                f"The event {name} has {len(found)} {what}, but GitHub runs at most {MOST_JOBS} jobs of one "
-                "matrix; let it take fewer."
+                f"{definition.file}: events.{name}: gives {len(found)} {what}, but GitHub runs at most "
+                f"{MOST_JOBS} jobs of one matrix; let it take fewer."
             )
     return plan
