@@ -1,6 +1,6 @@
 """The Triton kernel behind `apply_rotary`. Imported only where Triton is."""
 
-# mypy: disable-error-code="no-untyped-def, import-not-found, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
