@@ -1,6 +1,7 @@
 # Compiles one fatbin a (family, head dimension, dtype) with nvcc and writes the manifest beside them.
 if(CMAKE_GENERATOR MATCHES "Visual Studio|Xcode")
-  message(FATAL_ERROR "The generator \"${CMAKE_GENERATOR}\" can't build fatbins; set CMAKE_GENERATOR=Ninja.")
+  message(FATAL_ERROR "The generator \"${CMAKE_GENERATOR}\" can't build fatbins; leave CMAKE_GENERATOR unset, or "
+                      "set it to Ninja.")
 endif()
 
 include(FlashAttnToolkit)

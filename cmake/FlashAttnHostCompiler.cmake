@@ -3,7 +3,8 @@ include(CheckLanguage)
 check_language(C)
 if(NOT CMAKE_C_COMPILER)
   message(FATAL_ERROR "No C compiler was found; install one (Debian: apt-get install g++; Windows: the Visual Studio "
-                      "Build Tools, in whose command prompt the build must run) or name one in CC.")
+                      "Build Tools, which pip and nox find; cmake alone has to run in their command prompt) or name one "
+                      "in CC.")
 endif()
 enable_language(C)
 

@@ -22,12 +22,16 @@ target_include_directories(flash_attn_launcher PRIVATE
   "${CMAKE_CURRENT_SOURCE_DIR}/csrc/flash_attn/src"
   "${FLASH_ATTN_GENERATED_DIR}")
 if(MSVC)
-  target_compile_options(flash_attn_launcher PRIVATE /W4)
+  # /Brepro: no time of day in the DLL, which the verifier would refuse.
+  target_compile_options(flash_attn_launcher PRIVATE /W4 /utf-8 /Brepro)
+  target_link_options(flash_attn_launcher PRIVATE /Brepro)
 else()
   target_compile_options(flash_attn_launcher PRIVATE -Wall -Wextra)
 endif()
 target_link_libraries(flash_attn_launcher PRIVATE ${CMAKE_DL_LIBS})
-include(FlashAttnOldGlibc)
+if(NOT WIN32)
+  include(FlashAttnOldGlibc)
+endif()
 
 install(TARGETS flash_attn_launcher
   LIBRARY DESTINATION flash_attn/lib

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 sys.path.insert(0, str(ROOT / "cmake"))
 from manifest import save  # noqa: E402
+from msvc import MsvcError, additions  # noqa: E402
 
 
 def compile_shard(arch: str, jobs: int | None, tree: Path, console: Console) -> Path:
@@ -27,14 +29,20 @@ def compile_shard(arch: str, jobs: int | None, tree: Path, console: Console) -> 
         raise BuildError(f'"{arch}" is not one architecture; name one such as 90.')
     # A shard is compiled, whatever ready fatbins the shell names.
     environment = {name: text for name, text in os.environ.items() if name != "FLASH_ATTN_KERNELS_DIR"}
+    # Visual Studio's environment puts its own CMake first.
+    cmake = shutil.which("cmake") or "cmake"
+    try:
+        environment |= additions(os.environ)
+    except MsvcError as error:
+        raise BuildError(str(error)) from None
     configure = [
-        "cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), f"-DPython_EXECUTABLE={sys.executable}",
+        cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), f"-DPython_EXECUTABLE={sys.executable}",
         f"-DFLASH_ATTN_CUDA_ARCHS={arch}",
     ]  # fmt: skip
     run_steps(configure, environment, console)
     parallel = jobs or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or os.cpu_count() or 1)
     run_steps(
-        ["cmake", "--build", str(tree), "--target", "flash_attn_kernels", "--parallel", str(parallel)],
+        [cmake, "--build", str(tree), "--target", "flash_attn_kernels", "--parallel", str(parallel)],
         environment, console,
     )  # fmt: skip
     return tree / "kernels"

