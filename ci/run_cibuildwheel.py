@@ -22,6 +22,7 @@ from ci.container.engine import find_engine, podman_settings
 from ci.container.errors import ContainerError
 from tools.cross import TARGETS
 from tools.epoch import with_epoch
+from tools.matrix.definition import definition
 from tools.same import difference, digest
 
 ROOT = Path(__file__).parent.parent
@@ -100,12 +101,26 @@ def container_environment(name: str, python: str, kernels: Path | None, clock: C
     if kernels:
         mounted[kernels] = kernels
     volumes = (f"--volume={here}:{there}:ro" for here, there in mounted.items())
-    if kernels:
-        # Every cell's launcher comes from one compiler, zig, and so do its bytes, whatever the image holds.
-        settings["CMAKE_TOOLCHAIN_FILE"] = f"{PROJECT_IN_CONTAINER}/cmake/zig.cmake"
-        settings["FLASH_ATTN_ZIG_TARGET"] = TARGETS[name].zig
     settings["CIBW_CONTAINER_ENGINE"] = f"{engine}; create_args: {' '.join(map(shlex.quote, volumes))}"
     return settings
+
+
+def identifier(python: str, name: str) -> str:
+    """What cibuildwheel calls a build; WheelError for a Python that it has none for."""
+    if python in definition().without_cibuildwheel:
+        raise WheelError(
+            f"cibuildwheel does not build for Python {python}; test the wheel of another Python there: "
+            "nox -s tests"
+        )
+    return f"cp{python.replace('.', '')}-{name}"
+
+
+def zig_settings(name: str, project: str) -> dict[str, str]:
+    """Every cell's launcher comes from one compiler, zig, and so do its bytes, whatever the machine holds."""
+    return {
+        "CMAKE_TOOLCHAIN_FILE": f"{project}/cmake/zig.cmake",
+        "FLASH_ATTN_ZIG_TARGET": TARGETS[name].zig,
+    }
 
 
 def checked_kernels(kernels: Path | None) -> Path | None:
@@ -171,12 +186,15 @@ def build(name: str, python: str, kernels: Path | None, clock: Clock) -> Path:
     environment.pop("FLASH_ATTN_KERNELS_DIR", None)
     if kernels:
         environment["FLASH_ATTN_KERNELS_DIR"] = str(kernels)
-    # Windows' own compiler and zig make different launchers, and no other build of the kernels is at hand.
+    # Without ready kernels no other build is at hand, and Windows packs the same files in another way.
     compare = kernels is not None and not name.startswith("win")
     reference = Reference(name, environment) if compare else None
     try:
-        settings = {"CIBW_BUILD": f"cp{python.replace('.', '')}-{name}"}
-        if not name.startswith("win"):
+        settings = {"CIBW_BUILD": identifier(python, name)}
+        on_windows = name.startswith("win")
+        if kernels:
+            settings |= zig_settings(name, ROOT.as_posix() if on_windows else PROJECT_IN_CONTAINER)
+        if not on_windows:
             settings |= container_environment(name, python, kernels, clock)
         with clock.step("source archive"):
             archive = make_sdist(environment)

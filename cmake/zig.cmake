@@ -17,13 +17,18 @@ if(NOT DEFINED ENV{FLASH_ATTN_ZIG})
     COMMAND "${Python_EXECUTABLE}" -c
             "import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), 'zig'), end='')"
     OUTPUT_VARIABLE _zig ERROR_QUIET)
+  if(CMAKE_HOST_WIN32 AND _zig)
+    string(APPEND _zig ".exe")
+  endif()
   if(NOT _zig)
     message(FATAL_ERROR "FLASH_ATTN_ZIG_TARGET asks for zig, but FLASH_ATTN_ZIG names none and the Python that builds has "
                         "no package ziglang; install it.")
   endif()
   set(ENV{FLASH_ATTN_ZIG} "${_zig}")
 endif()
-set(CMAKE_C_COMPILER "$ENV{FLASH_ATTN_ZIG}" cc -target "${_target}")
+file(TO_CMAKE_PATH "$ENV{FLASH_ATTN_ZIG}" _zig)
+set(CMAKE_C_COMPILER "${_zig}" cc -target "${_target}")
+set(CMAKE_USER_MAKE_RULES_OVERRIDE "${CMAKE_CURRENT_LIST_DIR}/zig_archiver.cmake")
 # No debug information: it would name the files of the machine that built it.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
 # Nor a second stripping when installed: GNU's strip and LLVM's leave different bytes, and machines have either.

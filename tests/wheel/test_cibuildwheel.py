@@ -20,6 +20,7 @@ from ci import run_cibuildwheel
 from ci.container import debian, engine, official, pip_settings
 from ci.container.errors import ContainerError
 from tools.matrix.definition import definition
+from tools.matrix.plan import expand
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -237,6 +238,43 @@ class TestCommand:
         assert ran.exit_code == 1
         assert "Neither docker nor podman runs here" in ran.output
         assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def identifiers() -> set[str]:
+    """Those of all builds that the cibuildwheel of this Python knows, without asking for any by name."""
+    pytest.importorskip("cibuildwheel")
+    found: set[str] = set()
+    for system, archs in (("linux", "x86_64,aarch64"), ("windows", "AMD64,ARM64")):
+        ran = subprocess.run(
+            [sys.executable, "-m", "cibuildwheel", "--platform", system, "--archs", archs,
+             "--print-build-identifiers", str(ROOT)],
+            env=os.environ | {"CIBW_BUILD": "*", "CIBW_SKIP": ""}, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        found.update(ran.stdout.split())
+    return found
+
+
+def test_cibuildwheel_has_a_build_for_every_cell_that_it_serves(identifiers: set[str]) -> None:
+    for event in definition().events:
+        for cell in expand(definition(), event).cells:
+            if cell.cibuildwheel:
+                assert run_cibuildwheel.identifier(cell.python, cell.platform) in identifiers, cell.id
+            else:
+                with pytest.raises(run_cibuildwheel.WheelError, match=f"not build for Python {cell.python}"):
+                    run_cibuildwheel.identifier(cell.python, cell.platform)
+                tag = f"cp{cell.python.replace('.', '')}-{cell.platform}"
+                assert tag not in identifiers, f"{cell.id}: cibuildwheel can do it"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("manylinux_x86_64", "x86_64-linux-gnu.2.17"), ("win_amd64", "x86_64-windows-gnu")],
+)
+def test_ready_kernels_get_the_launcher_that_zig_compiles(name: str, target: str) -> None:
+    settings = run_cibuildwheel.zig_settings(name, ROOT.as_posix())
+    assert settings["FLASH_ATTN_ZIG_TARGET"] == target
+    assert Path(settings["CMAKE_TOOLCHAIN_FILE"]).is_file()
 
 
 def test_a_torch_that_there_is_not_is_named() -> None:

@@ -68,9 +68,8 @@ def test_every_event_expands(definition: Definition, event: str) -> None:
         assert cell.python in row.pythons
         assert row.builds[definition.platforms[cell.platform].torch] == cell.cuda
     assert sum(wheel.cells for wheel in plan.wheels) == len(plan.cells)
-    assert plan.minutes == sum(
-        job.minutes for jobs in (plan.shards, plan.toolkits, plan.wheels, plan.cells) for job in jobs
-    )
+    kinds = (plan.shards, plan.toolkits, plan.wheels, plan.cells, plan.natives)
+    assert plan.minutes == sum(job.minutes for jobs in kinds for job in jobs)
 
 
 def test_a_release_covers_everything_that_is_known(definition: Definition) -> None:
@@ -100,6 +99,37 @@ def test_the_nightly_takes_the_newest_torch_and_torch_nightly(definition: Defini
     assert all(cell.pre and cell.requirement == "torch" for cell in plan.cells if cell.torch == "nightly")
 
 
+def test_native_builds_compile_one_architecture_a_night_and_all_for_a_release(
+    definition: Definition,
+) -> None:
+    nightly, release = (expand(definition, event).natives for event in ("nightly", "release"))
+    assert [native.id for native in release] == ["gcc-manylinux_x86_64", "msvc-win_amd64"]
+    assert [native.id for native in nightly] == [native.id for native in release]
+    assert {native.archs for native in nightly} == {"120"}
+    assert {native.archs for native in release} == {";".join(definition.architectures)}
+    assert all(few.minutes < many.minutes for few, many in zip(nightly, release, strict=True))
+    # Nobody has seen MSVC compile them.
+    assert [native.may_fail for native in release] == [False, True]
+    assert expand(definition, "pull_request").natives == ()
+
+
+def test_the_docs_say_what_each_event_costs(definition: Definition) -> None:
+    text = " ".join((MATRIX.parents[1] / "docs" / "maintaining.md").read_text(encoding="utf-8").split())
+    told = re.search(
+        r"about ([\d,]+) for a pull request, ([\d,]+) for a nightly, ([\d,]+) for a release", text
+    )
+    assert told
+    assert [int(one.replace(",", "")) for one in told.groups()] == [
+        expand(definition, event).minutes for event in EVENTS
+    ]
+
+
+def test_cells_of_a_python_that_cibuildwheel_does_not_know_say_so(definition: Definition) -> None:
+    cells = expand(definition, "release").cells
+    assert {cell.python for cell in cells if not cell.cibuildwheel} == set(definition.without_cibuildwheel)
+    assert {cell.python for cell in cells if cell.cibuildwheel} >= {"3.10", "3.14", "3.14t"}
+
+
 def test_a_torch_from_another_index_asks_for_that_build(definition: Definition) -> None:
     cells = {cell.id: cell for cell in expand(definition, "release").cells}
     assert cells["cu130-torch2.10-cp312-win_amd64"].requirement == "torch==2.10.0+cu130"
@@ -118,7 +148,7 @@ def test_the_github_format_is_one_line_a_kind(definition: Definition) -> None:
     ran = run("--event", "release", "--format", "github")
     assert ran.returncode == 0, ran.stderr
     lines = dict(line.split("=", 1) for line in ran.stdout.splitlines())
-    assert list(lines) == ["shards", "toolkits", "wheels", "cells"]
+    assert list(lines) == ["shards", "toolkits", "wheels", "cells", "natives"]
     plan = expand(definition, "release")
     assert [cell["id"] for cell in json.loads(lines["cells"])] == [cell.id for cell in plan.cells]
     # GitHub takes a megabyte of outputs from a job.

@@ -19,10 +19,26 @@ from tools.matrix.plan import expand
 
 REFUSED = [
     ("image =", "imago =", r"platforms\.manylinux_x86_64\.imago: is an unknown key; expected one of run"),
+    (
+        'native = "none"',
+        'native = "no"',
+        r"events\.pull_request\.native: expected a list of texts, found 'no'",
+    ),
+    (
+        'native = ["120"]',
+        'native = ["121"]',
+        r"events\.nightly\.native: '121' is unknown; expected one of 80",
+    ),
+    (', native = "msvc"', "", r"platforms: native_may_fail is for platforms that have a native build"),
+    (
+        'without_cibuildwheel = ["3.13t"]',
+        'without_cibuildwheel = ["3.9"]',
+        r"without_cibuildwheel: '3\.9' is unknown; expected one of 3\.10",
+    ),
     ("shard_runner =", "shard_walker =", r"shard_walker: is an unknown key"),
-    ("cell = 8", "", r"minutes\.cell: is missing; add it\."),
-    ("cell = 8", "cell = -8", r"minutes\.cell: expected whole minutes from 1 to 360, found -8\."),
-    ("cell = 8", 'cell = "8"', r"minutes\.cell: expected whole minutes"),
+    ("cell = 10", "", r"minutes\.cell: is missing; add it\."),
+    ("cell = 10", "cell = -8", r"minutes\.cell: expected whole minutes from 1 to 360, found -8\."),
+    ("cell = 10", 'cell = "8"', r"minutes\.cell: expected whole minutes"),
     ('"3.13t", "3.14"', '"3.13t", "3.13t"', r"torch\[0\]\.pythons: lists 3\.13t twice"),
     ('"3.10", "3.11"', '"3.9", "3.11"', r"torch\[0\]\.pythons: '3\.9' is no Python >=3\.10"),
     ('"3.10", "3.11"', '"python3", "3.11"', r"torch\[0\]\.pythons: 'python3' is no Python"),
@@ -94,7 +110,7 @@ REFUSED = [
     ("https://download", "http://download", r"indexes\.cu130\.url: is 'http://"),
     ('cuda = "cu130"', 'cuda = "cpu"', r"indexes\.cu130\.cuda: is 'cpu', which is no CUDA"),
     (", pre = true", "", r"indexes\.nightly\.pre: is true for nightly"),
-    ("cell = 8", "cell = 361", r"minutes\.cell: expected whole minutes from 1 to 360, found 361\."),
+    ("cell = 10", "cell = 361", r"minutes\.cell: expected whole minutes from 1 to 360, found 361\."),
     ('"13.5.0"', '"13.5"', r"toolkits\[3\]\.version: '13\.5' is no version"),
     (
         'runner = "windows-2022"',

@@ -44,6 +44,29 @@ def test_another_time_in_the_archive_is_a_difference(tmp_path: Path) -> None:
     assert "how the archive was packed" in difference(first, second)
 
 
+def test_only_files_can_be_compared(tmp_path: Path) -> None:
+    """Python packs in another way on Windows: another system's mark, another compressor."""
+    first, second = wheel(tmp_path / "a", library="1"), wheel(tmp_path / "b", year=2025, library="1")
+    assert difference(first, second, files=True) == ""
+    assert problems([first, second], files=True) == []
+    third = wheel(tmp_path / "c", year=2025, library="2")
+    assert difference(first, third, files=True) == "library"
+    for option, code in (("--files", 0), ("--bytes", 1)):
+        arguments = ["same", option, str(tmp_path / "a"), str(tmp_path / "b")]
+        assert CliRunner().invoke(build_app(arguments), arguments).exit_code == code
+
+
+def test_a_place_without_a_wheel_to_compare_is_an_error(tmp_path: Path) -> None:
+    """Else a wheel of another name would pass for the same."""
+    wheel(tmp_path / "dist", library="1")
+    other = wheel(tmp_path / "wheelhouse", library="1")
+    other.rename(other.with_name("flash_attn-2.9.0-py3-none-win_arm64.whl"))
+    arguments = ["same", str(tmp_path / "dist"), str(tmp_path / "wheelhouse")]
+    ran = CliRunner().invoke(build_app(arguments), arguments)
+    assert ran.exit_code == 1
+    assert f"No wheel of {tmp_path / 'dist'} is in another place too" in ran.output
+
+
 def test_what_is_no_archive_is_a_difference(tmp_path: Path) -> None:
     first, second = wheel(tmp_path / "a", library="1"), tmp_path / "b" / NAME
     second.parent.mkdir()

@@ -57,6 +57,7 @@ class Platform:
 
     ``tag`` is the newest platform tag its wheel may carry, ``image`` the container ("" outside Linux),
     ``arch`` cibuildwheel's name, ``torch`` the column of the torch lines that holds its builds, or ``none``.
+    ``native`` names the compiler of a build there that compiles the kernels too ("" for no such build).
     """
 
     runner: str
@@ -66,6 +67,8 @@ class Platform:
     host: str
     torch: str
     image: str = ""
+    native: str = ""
+    native_may_fail: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,22 +99,25 @@ class Torch:
 
 @dataclass(frozen=True)
 class Event:
-    """What an event runs. ``torch`` is ``("released",)`` or several of oldest, newest and nightly."""
+    """What an event runs. ``torch`` is ``("released",)`` or several of oldest, newest and nightly; ``native``
+    holds the architectures of the native builds."""
 
     architectures: tuple[str, ...]
     platforms: tuple[str, ...]
     toolkits: bool
     torch: tuple[str, ...]
     pythons: str
+    native: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Minutes:
-    """Runner minutes of one job of each kind."""
+    """Runner minutes of one job of each kind; a native build takes ``shard`` an architecture besides."""
 
     shard: int
     wheel: int
     cell: int
+    native: int
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Definition:
     shard_runner: str
     toolkits: tuple[Toolkit, ...]
     torch: tuple[Torch, ...]
+    without_cibuildwheel: tuple[str, ...]
     platforms: Mapping[str, Platform]
     indexes: Mapping[str, Index]
     events: Mapping[str, Event]
@@ -387,6 +394,7 @@ def _event(
         reader.truth(f"{key}.toolkits", row["toolkits"]),
         torch,
         reader.known(f"{key}.pythons", reader.text(f"{key}.pythons", row["pythons"]), ("all", "ends")),
+        () if row["native"] == "none" else part("native", architectures),
     )
 
 
@@ -404,6 +412,11 @@ def read_definition(path: Path = MATRIX) -> Definition:
         if platform.torch != NO_TORCH and not any(platform.torch in line.builds for line in torch):
             reason = f"no line of torch has {platform.torch}; name a column of theirs, or {NO_TORCH}."
             raise reader.refuse(f"platforms.{name}.torch", reason)
+    if any(platform.native_may_fail and not platform.native for platform in platforms.values()):
+        raise reader.refuse("platforms", "native_may_fail is for platforms that have a native build.")
+    without = reader.texts("without_cibuildwheel", document["without_cibuildwheel"])
+    for python in without:
+        reader.known("without_cibuildwheel", python, sorted({one for line in torch for one in line.pythons}))
     events = reader.mapping("events", document["events"])
     if not events:
         raise reader.refuse("events", "lists no event.")
@@ -413,6 +426,7 @@ def read_definition(path: Path = MATRIX) -> Definition:
         reader.text("shard_runner", document["shard_runner"]),
         _toolkits(reader, document["toolkits"]),
         torch,
+        without,
         platforms,
         indexes,
         {name: _event(reader, name, row, architectures, platforms) for name, row in events.items()},

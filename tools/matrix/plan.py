@@ -49,7 +49,8 @@ class Cell:
     """A wheel tested against one torch and Python.
 
     ``requirement``, ``extra_index`` and ``pre`` are what pip is told; ``cuda`` is the torch's own ("cpu" for
-    none); ``may_fail`` marks a torch that nobody has confirmed to be there.
+    none); ``may_fail`` marks a torch that nobody has confirmed to be there. ``cibuildwheel`` says whether it
+    makes and tests the wheel; for a Python that it doesn't know, the wheel of another is tested.
     """
 
     id: str
@@ -63,6 +64,19 @@ class Cell:
     pre: bool
     shards: tuple[str, ...]
     may_fail: bool
+    cibuildwheel: bool
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Native:
+    """A wheel built by one machine alone, kernels included; ``archs`` is for FLASH_ATTN_CUDA_ARCHS."""
+
+    id: str
+    platform: str
+    runner: str
+    archs: str
+    may_fail: bool
     minutes: int
 
 
@@ -75,11 +89,13 @@ class Plan:
     toolkits: tuple[Shard, ...]
     wheels: tuple[Wheel, ...]
     cells: tuple[Cell, ...]
+    natives: tuple[Native, ...]
 
     @property
-    def jobs(self) -> dict[str, tuple[Shard, ...] | tuple[Wheel, ...] | tuple[Cell, ...]]:
+    def jobs(self) -> dict[str, tuple[Shard | Wheel | Cell | Native, ...]]:
         return {
             "shards": self.shards, "toolkits": self.toolkits, "wheels": self.wheels, "cells": self.cells,
+            "natives": self.natives,
         }  # fmt: skip
 
     @property
@@ -123,7 +139,8 @@ def _cells(definition: Definition, event: Event, shards: tuple[str, ...]) -> Ite
                 yield Cell(
                     f"{build}-torch{version}-cp{python.replace('.', '')}-{name}",
                     name, platform.runner, python, torch.version, build, requirement,
-                    index.url, index.pre, shards, torch.may_fail, definition.minutes.cell,
+                    index.url, index.pre, shards, torch.may_fail,
+                    python not in definition.without_cibuildwheel, definition.minutes.cell,
                 )  # fmt: skip
 
 
@@ -158,7 +175,15 @@ def expand(definition: Definition, name: str) -> Plan:
         for platform, row in definition.platforms.items()
         if platform in event.platforms
     )  # fmt: skip
-    plan = Plan(name, shards, toolkits, wheels, cells)
+    natives = tuple(
+        Native(
+            f"{row.native}-{platform}", platform, row.runner, ";".join(event.native), row.native_may_fail,
+            minutes.native + minutes.shard * len(event.native),
+        )
+        for platform, row in definition.platforms.items()
+        if platform in event.platforms and row.native and event.native
+    )  # fmt: skip
+    plan = Plan(name, shards, toolkits, wheels, cells, natives)
     for what, jobs in plan.jobs.items():
         found = [job.id for job in jobs]
         if twice := next((one for one in found if found.count(one) > 1), None):

@@ -47,11 +47,21 @@ def show(plan: Plan, console: Console) -> None:
         wheels.add_row(wheel.id, wheel.runner, wheel.tag, str(wheel.cells or "none: no torch there"))
     console.print(wheels)
 
+    if plan.natives:
+        natives = Table(title="Native builds, kernels included", title_justify="left")
+        for heading in ("build", "architectures", "runner"):
+            natives.add_column(heading)
+        for native in plan.natives:
+            note = " (may fail)" if native.may_fail else ""
+            natives.add_row(native.id + note, native.archs, native.runner)
+        console.print(natives)
+
     cells = Table(title="Test cells", title_justify="left")
     for heading in ("cell", "pip installs", "runner"):
         cells.add_column(heading)
     for cell in plan.cells:
         note = " (may fail)" if cell.may_fail else ""
+        note += "" if cell.cibuildwheel else " (without cibuildwheel)"
         source = f" from {cell.extra_index}" if cell.extra_index else ""
         cells.add_row(cell.id, cell.requirement + source + note, cell.runner)
     console.print(cells)
