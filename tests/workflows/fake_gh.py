@@ -10,7 +10,8 @@ from pathlib import Path
 
 HOME = Path(os.environ["FAKE_GH"])
 ASSETS = HOME / "assets"
-ISSUES = HOME / "issues.json"
+ISSUES = HOME / "issues.json"  # what was said in all of them
+OPEN = HOME / "open"  # their numbers
 
 
 def value(words: list[str], option: str) -> str:
@@ -40,11 +41,19 @@ def main(words: list[str]) -> int:
         case ["run", "view"]:
             print("- [Test cell](https://github.example/job/1)")
         case ["issue", "list"]:
-            if ISSUES.exists():
-                print(7)
+            if OPEN.exists():
+                print(OPEN.read_text())
         case ["issue", "create" | "comment"]:
+            if words[1] == "create":
+                OPEN.write_text("7")
             with ISSUES.open("a") as issues:
                 issues.write(Path(value(words, "--body-file")).read_text())
+        case ["issue", "close"]:
+            if words[2] not in OPEN.read_text().split():
+                return 1
+            OPEN.write_text("\n".join(one for one in OPEN.read_text().split() if one != words[2]))
+            with ISSUES.open("a") as issues:
+                issues.write(value(words, "--comment") + "\n")
         case _:
             return 2
     return 0

@@ -116,16 +116,43 @@ def test_a_file_that_would_replace_another_changes_nothing(run: Run, gh: Path, t
     assert {path.name: path.read_bytes() for path in (gh / "assets").iterdir()} == before
 
 
+def asked_of_issues(gh: Path) -> list[list[str]]:
+    calls = [json.loads(line) for line in (gh / "calls").read_text().splitlines()]
+    return [words[1:3] for words in calls if words[0] == "issue" and words[1] != "list"]
+
+
 def test_a_broken_nightly_opens_one_issue_and_adds_to_it(run: Run, gh: Path) -> None:
     for _ in range(2):
-        ran = run("ci/report_broken.sh")
+        ran = run("ci/report_nightly.sh", "broken")
         assert ran.returncode == 0, ran.stderr
-    calls = [json.loads(line) for line in (gh / "calls").read_text().splitlines()]
-    assert [words[1] for words in calls if words[0] == "issue" and words[1] != "list"] == [
-        "create",
-        "comment",
-    ]
-    assert calls[-1][2] == "7"
+    assert asked_of_issues(gh) == [["create", "--title"], ["comment", "7"]]
     said = (gh / "issues.json").read_text()
     assert said.count("https://github.example/owner/name/actions/runs/12") == 2
     assert "- [Test cell]" in said
+
+
+def test_the_next_nightly_that_passes_closes_it(run: Run, gh: Path) -> None:
+    assert run("ci/report_nightly.sh", "broken").returncode == 0
+    for _ in range(2):
+        ran = run("ci/report_nightly.sh", "passed", GITHUB_RUN_ID="13")
+        assert ran.returncode == 0, ran.stderr
+    assert asked_of_issues(gh)[1:] == [["close", "7"]], "once, and nothing where no issue is open"
+    said = (gh / "issues.json").read_text()
+    assert f"/owner/name/actions/runs/13 (commit {'a' * 40}) passed." in said
+    assert run("ci/report_nightly.sh", "broken").returncode == 0
+    assert asked_of_issues(gh)[-1][0] == "create", "a closed one is not opened again"
+
+
+def test_every_open_issue_is_closed_and_the_first_is_added_to(run: Run, gh: Path) -> None:
+    (gh / "open").write_text("7\n9")
+    assert run("ci/report_nightly.sh", "broken").returncode == 0
+    assert run("ci/report_nightly.sh", "passed").returncode == 0
+    assert asked_of_issues(gh) == [["comment", "7"], ["close", "7"], ["close", "9"]]
+
+
+@pytest.mark.parametrize("words", [[], ["well"]])
+def test_another_state_is_refused(run: Run, gh: Path, words: list[str]) -> None:
+    ran = run("ci/report_nightly.sh", *words)
+    assert ran.returncode == 2
+    assert "is no state of a nightly; say broken or passed." in ran.stderr
+    assert not (gh / "calls").exists()

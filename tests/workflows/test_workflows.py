@@ -311,6 +311,40 @@ def test_a_release_publishes_only_what_was_checked_built_and_tested() -> None:
     assert any(words[3:] == ["release", "--tag", "$GITHUB_REF_NAME"] for words in all_commands(release))
 
 
+def test_the_nightly_reports_on_all_of_its_jobs() -> None:
+    nightly = workflows()["nightly.yml"]
+    report = nightly.jobs["report"]
+    assert set(needs(report)) == set(nightly.jobs) - {"report"}
+    # A nightly that is not due skips its jobs, and says nothing; a skipped gpu job is no failure.
+    assert report["if"] == (
+        "${{ !cancelled() && (contains(needs.*.result, 'failure') || needs.index.result == 'success') }}"
+    )
+    state = report["steps"][-1]["env"]["STATE"]
+    assert state == "${{ contains(needs.*.result, 'failure') && 'broken' || 'passed' }}"
+
+
+def test_every_workflow_says_that_none_has_run() -> None:
+    for workflow in workflows().values():
+        assert "None of these workflows has run on GitHub yet" in workflow.text, workflow.name
+
+
+def test_the_docs_name_what_a_repository_has_to_have() -> None:
+    text = (ROOT / "docs" / "maintaining.md").read_text(encoding="utf-8")
+    section = text.partition("## Setting up the repository")[2].partition("\n## ")[0]
+    wanted = {
+        f"`{name}`" for workflow in workflows().values() for name in re.findall(r"vars\.(\w+)", workflow.text)
+    }
+    for workflow in workflows().values():
+        assert "secrets." not in workflow.text, "none is needed"
+        for job in workflow.jobs.values():
+            if environment := job.get("environment"):
+                wanted.add(f"`{environment['name']}`")
+            if "pypa/gh-action-pypi-publish" in str(job):
+                wanted.add(f"`{workflow.name}`")
+    assert len(wanted) == 4
+    assert {name for name in wanted if name not in section} == set()
+
+
 def test_the_gpu_job_is_skipped_without_a_runner() -> None:
     callers = [job for workflow in workflows().values() for job in workflow.jobs.values()
                if (callee := called(job)) and callee.name == "gpu.yml"]  # fmt: skip
