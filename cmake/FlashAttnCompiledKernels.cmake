@@ -8,6 +8,15 @@ include(FlashAttnToolkit)
 include(FlashAttnArchitectures)
 include(FlashAttnCudaFlags)
 
+if(CMAKE_HOST_WIN32)
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/cmake/nvcc_paths.py" "${CMAKE_CURRENT_SOURCE_DIR}"
+            "${CMAKE_CURRENT_BINARY_DIR}" "${FLASH_ATTN_NVCC}" "${CMAKE_C_COMPILER}"
+    ERROR_VARIABLE _error RESULT_VARIABLE _result ERROR_STRIP_TRAILING_WHITESPACE)
+  if(NOT _result EQUAL 0)
+    message(FATAL_ERROR "${_error}")
+  endif()
+endif()
 set(CMAKE_CUDA_COMPILER "${FLASH_ATTN_NVCC}")
 enable_language(CUDA)
 list(JOIN FLASH_ATTN_SASS ", " _sass)

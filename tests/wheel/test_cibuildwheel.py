@@ -277,6 +277,41 @@ def test_ready_kernels_get_the_launcher_that_zig_compiles(name: str, target: str
     assert Path(settings["CMAKE_TOOLCHAIN_FILE"]).is_file()
 
 
+class TestOnWindows:
+    """What cibuildwheel is asked for there: no container, and zig only where the kernels are ready."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+        settings: dict[str, str] = {}
+
+        def in_cibuildwheel(archive: Path, environment: dict[str, str]) -> Path:
+            settings.update(environment)
+            return archive
+
+        def no_container(*_: object) -> dict[str, str]:
+            raise AssertionError("cibuildwheel needs no container on Windows")
+
+        monkeypatch.setattr(run_cibuildwheel, "make_sdist", lambda environment: tmp_path / "x.tar.gz")
+        monkeypatch.setattr(run_cibuildwheel, "in_cibuildwheel", in_cibuildwheel)
+        monkeypatch.setattr(run_cibuildwheel, "container_environment", no_container)
+        monkeypatch.setattr(run_cibuildwheel, "run", lambda command, environment, what: None)
+        for name in ("CMAKE_TOOLCHAIN_FILE", "FLASH_ATTN_ZIG_TARGET", "FLASH_ATTN_KERNELS_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        return settings
+
+    def test_ready_kernels_and_zig(self, asked: dict[str, str], tmp_path: Path) -> None:
+        run_cibuildwheel.build("win_amd64", "3.14t", tmp_path, run_cibuildwheel.Clock())
+        assert asked["CIBW_BUILD"] == "cp314t-win_amd64"
+        assert asked["FLASH_ATTN_KERNELS_DIR"] == str(tmp_path)
+        assert asked["CMAKE_TOOLCHAIN_FILE"] == (ROOT / "cmake" / "zig.cmake").as_posix()
+        assert asked["FLASH_ATTN_ZIG_TARGET"] == "x86_64-windows-gnu"
+
+    def test_kernels_to_compile_and_the_machine_s_own_compiler(self, asked: dict[str, str]) -> None:
+        run_cibuildwheel.build("win_amd64", "3.11", None, run_cibuildwheel.Clock())
+        assert asked["CIBW_BUILD"] == "cp311-win_amd64"
+        assert not {"CMAKE_TOOLCHAIN_FILE", "FLASH_ATTN_ZIG_TARGET", "FLASH_ATTN_KERNELS_DIR"} & set(asked)
+
+
 def test_a_torch_that_there_is_not_is_named() -> None:
     ran = subprocess.run(
         [sys.executable, ROOT / "ci/hooks/install_torch.py"],

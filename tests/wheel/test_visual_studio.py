@@ -278,3 +278,27 @@ class TestBackend:
         monkeypatch.setattr(build, "get_requires_for_build_wheel", requirements)
         backend.get_requires_for_build_wheel()
         assert asked == ["Ninja"]
+
+
+@pytest.mark.parametrize(
+    ("code_page", "path", "lacking"),
+    [
+        ("cp1252", r"C:\Programme für Jürgen & Co (x86)", ""),
+        ("cp1252", r"C:\Łukasz", r"'\u0141'"),
+        ("cp1250", r"C:\Łukasz für Jürgen", ""),
+        ("cp932", r"C:\für", r"'\xfc'"),
+    ],
+)
+def test_paths_that_nvcc_for_windows_can_be_given(code_page: str, path: str, lacking: str) -> None:
+    spec = importlib.util.spec_from_file_location("nvcc_paths", ROOT / "cmake/nvcc_paths.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    said = module.problem([r"C:\plain", path], code_page)
+    if not lacking:
+        assert said == ""
+        return
+    assert f"this Windows' code page lacks {lacking}; move it" in said
+    assert f"nvcc can't find {path!a}" in said
+    assert said.isascii()

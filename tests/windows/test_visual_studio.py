@@ -64,6 +64,16 @@ def test_ninja_and_the_environment_of_vcvarsall(found: dict[str, Any]) -> None:
     assert not [name for name in added if name.startswith("FLASH_ATTN_")]
 
 
+def test_a_path_that_nvcc_cannot_find_is_named(found: dict[str, Any]) -> None:
+    """Wine's code page is that of Western Europe. nvcc.exe itself does not find a folder like these there."""
+    plain, polish, greek = found["nvcc"]
+    assert plain == ""
+    assert polish.startswith(
+        r"nvcc can't find 'C:\\\u0141ukasz', since this Windows' code page lacks '\u0141'; move"
+    )
+    assert greek.startswith("nvcc can't find ")
+
+
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [

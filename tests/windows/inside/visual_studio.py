@@ -10,6 +10,7 @@ from pathlib import Path
 cmake, programs, report = sys.argv[1:]
 sys.path.insert(0, cmake)
 import msvc
+import nvcc_paths
 
 
 def told(**variables: str) -> dict[str, str] | str:
@@ -29,6 +30,8 @@ found = {
     "found": told(),
     "vcvarsall fails": told(MADE_UP_FAILURE="no Windows SDK"),
     "no tools": told(MADE_UP_STUDIO=""),
+    # Every Windows code page holds one of these letters, none both.
+    "nvcc": [nvcc_paths.problem([path]) for path in (r"C:\Build & more", r"C:\Łukasz", r"C:\Ångström Ωμέγα")],
     "no vswhere": told(**{"ProgramFiles(x86)": r"C:\no folder"}),
 }
 Path(report).write_text(json.dumps(found), encoding="utf-8")
