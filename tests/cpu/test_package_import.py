@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -189,7 +190,9 @@ def test_import_needs_no_gpu_and_no_driver() -> None:
         "assert not torch.cuda.is_initialized()\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, env={"PATH": "", "PYTHONPATH": _path()})
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PATH": "", "PYTHONPATH": _path()}
+    )
 
 
 def _path() -> str:
