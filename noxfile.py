@@ -106,7 +106,10 @@ def ready_kernels(session: nox.Session, *arguments: str) -> Path:
     built = wheel_in_dist()
     if built is None:
         session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
-    return kernels_of(built)
+    try:
+        return kernels_of(built)
+    except (OSError, zipfile.BadZipFile) as error:
+        session.error(f"{built} is not a whole wheel ({error}); remove it and run nox -s wheel.")
 
 
 @nox.session

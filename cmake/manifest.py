@@ -47,6 +47,7 @@ def fatbin_entries(kernels: list[dict[str, Any]], contents: dict[str, bytes]) ->
 def save(output: Path, manifest: dict[str, Any], contents: dict[str, bytes]) -> None:
     """Makes the folder hold these fatbins and this manifest and no other fatbin."""
     output.mkdir(parents=True, exist_ok=True)
+    (output / "manifest.json").unlink(missing_ok=True)  # last to come, so that no half-written folder has one
     for stale in output.glob("*.fatbin"):
         if stale.name not in contents:
             stale.unlink()
@@ -85,7 +86,7 @@ def load(folder: Path) -> dict[str, Any]:
             f"FLASH_ATTN_KERNELS_DIR is {folder}, whose manifest.json can't be read ({error.strerror}); "
             "name a folder of fatbins that this project's build wrote."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path} is not JSON ({error}); build the kernels again.") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
@@ -166,6 +167,11 @@ def main() -> int:
         args.run(args)
     except ManifestError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"{error.filename or args.output}: {error.strerror}; make room and build again.", file=sys.stderr
+        )
         return 1
     return 0
 

@@ -127,7 +127,7 @@ def command(
         with tempfile.TemporaryDirectory() as scratch:
             built = build(archs, jobs, target, Path(scratch), console)
             wheel = repair(built.wheel, plat, output)
-    except (BuildError, RepairError) as error:
+    except (BuildError, OSError, RepairError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     # A table that goes into a log has no terminal to fit.

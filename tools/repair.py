@@ -18,8 +18,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tools.ending import refusal
 from tools.epoch import with_epoch
 from tools.verify.platforms import NEWEST_GLIBC
+from tools.verify.problems import UnreadableError
+from tools.verify.wheel import read_wheel
 
 # What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
 BARE_WINDOWS = re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll")
@@ -30,6 +33,21 @@ LAUNCHER_DLL = "flash_attn/lib/flash_attn.dll"
 
 class RepairError(Exception):
     """Why the wheel can't be shipped, in one sentence."""
+
+
+def last_line(said: str) -> str:
+    """What a program that failed said in the end, without the way there."""
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+
+
+def place(wheel: Path, output: Path) -> Path:
+    """The wheel copied into a folder, whole or not at all."""
+    unfinished = output / f".{wheel.name}.unfinished"
+    try:
+        shutil.copy(wheel, unfinished)
+        return unfinished.replace(output / wheel.name)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def check_policy(name: str, report: dict[str, Any]) -> str:
@@ -58,7 +76,7 @@ def manylinux_policy(wheel: Path) -> str:
         [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True
     )
     if shown.returncode != 0:
-        raise RepairError(f"auditwheel can't read {wheel.name}: {' '.join(shown.stderr.split())}")
+        raise RepairError(f"auditwheel can't read {wheel.name}: {last_line(shown.stderr)}")
     return check_policy(wheel.name, json.loads(shown.stdout))
 
 
@@ -75,10 +93,10 @@ def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
         ran = subprocess.run(command, env=with_epoch(), umask=0o022, capture_output=True, text=True)
         repaired = list(Path(scratch).glob("*.whl"))
         if ran.returncode != 0 or len(repaired) != 1:
-            raise RepairError(f"auditwheel can't repair {wheel.name}: {' '.join(ran.stderr.split())}")
+            raise RepairError(f"auditwheel can't repair {wheel.name}: {last_line(ran.stderr)}")
         if platform is None and policy not in repaired[0].name:
             raise RepairError(f"auditwheel named {repaired[0].name}, but its own report says {policy}.")
-        return Path(shutil.copy(repaired[0], output))
+        return place(repaired[0], output)
 
 
 def repair_windows(wheel: Path, output: Path) -> Path:
@@ -92,13 +110,13 @@ def repair_windows(wheel: Path, output: Path) -> Path:
             [sys.executable, "-m", "delvewheel", "needed", library], capture_output=True, text=True
         )
     if ran.returncode != 0:
-        raise RepairError(f"delvewheel can't read {wheel.name}: {' '.join(ran.stderr.split())}")
+        raise RepairError(f"delvewheel can't read {wheel.name}: {last_line(ran.stderr)}")
     if foreign := unexpected_dlls(ran.stdout.split()):
         raise RepairError(
             f"The launcher needs {', '.join(foreign)}, but the wheel bundles no DLL and needs none that a "
             "bare Windows lacks; link without it."
         )
-    return Path(shutil.copy(wheel, output))
+    return place(wheel, output)
 
 
 def unexpected_dlls(names: Iterable[str]) -> list[str]:
@@ -112,13 +130,24 @@ def repair(wheel: Path, platform: str | None, output: Path) -> Path:
     ``platform`` is a tag to insist on, such as ``manylinux_2_28_x86_64``; None takes the oldest that fits.
     RepairError says why a wheel can't be shipped.
     """
-    if not zipfile.is_zipfile(wheel):
-        raise RepairError(f"{wheel} is no wheel; name a .whl file that the build left.")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        read_wheel(wheel)
+    except UnreadableError as error:
+        raise RepairError(f"{wheel}: {error}; name a wheel that the build left.") from None
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        return _repair(wheel, platform, output)
+    except OSError as error:
+        raise RepairError(
+            f"{error.filename or output} can't be written ({error.strerror or error}); name another output."
+        ) from None
+
+
+def _repair(wheel: Path, platform: str | None, output: Path) -> Path:
     if wheel.stem.split("-")[-1].startswith("win"):
         return repair_windows(wheel, output)
     if sys.platform != "linux":
-        return Path(shutil.copy(wheel, output))
+        return place(wheel, output)
     return repair_linux(wheel, platform, output)
 
 
@@ -133,6 +162,5 @@ def command(
     try:
         repaired = repair(wheel, plat, output)
     except RepairError as error:
-        typer.secho(str(error), fg="red", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     typer.echo(repaired)

@@ -11,6 +11,10 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import printable, refusal
+from tools.verify.problems import UnreadableError
+from tools.verify.wheel import read_wheel
+
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -48,11 +52,16 @@ def wheels_in(places: Iterable[Path]) -> list[Path]:
 
 
 def problems(wheels: Iterable[Path], files: bool = False) -> list[str]:
-    """One sentence for each wheel that is not the same as the first of its name."""
+    """One sentence for each wheel that can't be read, or is not the same as the first of its name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
+    unreadable = []
     for wheel in wheels:
+        try:
+            read_wheel(wheel)
+        except UnreadableError as error:
+            unreadable.append(f"{wheel}: {error}; build or copy it again.")
         by_name[wheel.name].append(wheel)
-    return [
+    return unreadable or [
         f"{other} differs from {first} in: {apart}; "
         "build both from the same source, kernels and pinned tools."
         for first, *others in by_name.values()
@@ -73,7 +82,9 @@ def alone(places: list[Path]) -> list[str]:
 
 
 def command(
-    places: Annotated[list[Path], typer.Argument(help="Wheels, or folders that hold some.", exists=True)],
+    places: Annotated[
+        list[Path], typer.Argument(metavar="WHEEL...", help="Wheels, or folders that hold some.")
+    ],
     files: Annotated[
         bool,
         typer.Option(
@@ -88,12 +99,11 @@ def command(
     """
     wheels = wheels_in(places)
     if not wheels:
-        typer.secho(f"There is no wheel in {', '.join(map(str, places))}.", fg="red", err=True)
-        raise typer.Exit(1)
+        raise refusal(f"There is no wheel in {', '.join(map(str, places))}; name wheels or their folders.")
     found = problems(wheels, files) + (alone(places) if len(places) > 1 else [])
     if found:
         for problem in found:
-            typer.secho(problem, fg="red", err=True)
+            typer.echo(f"error: {printable(problem)}", err=True)
         raise typer.Exit(1)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for wheel in wheels:

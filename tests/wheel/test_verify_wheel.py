@@ -129,7 +129,10 @@ def test_no_wheel_at_all(inspector: Inspector, parts: Parts, tmp_path: Path) -> 
 
     good = parts.build(tmp_path / "good")
     assert message(tmp_path / "none.txt").startswith("the file name is not that of a wheel")
-    assert message(tmp_path / good.name) == "it can't be opened (No such file or directory)"
+    assert (
+        message(tmp_path / good.name)
+        == "it can't be opened (No such file or directory); build or copy it again"
+    )
     cut = tmp_path / good.name
     data = good.read_bytes()
     for damaged in (b"", b"PK", data[: len(data) // 2], data[:100] + bytes(4000) + data[4100:]):

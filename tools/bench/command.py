@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 from .run import SECTION_NAMES, bench
 
 
@@ -26,5 +28,4 @@ def command(
     try:
         bench(section or [], dtype, json, png, source)
     except (RuntimeError, ValueError, OSError) as error:
-        typer.echo(f"bench: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None

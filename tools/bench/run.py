@@ -9,6 +9,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from tools.reading import read_json
+
 SCHEMA = 1
 SECTION_NAMES = ("host", "forward", "backward", "features", "decode", "varlen")
 
@@ -62,7 +64,12 @@ def measure(chosen: Sequence[str], dtype_name: str) -> dict[str, Any]:
 
 def load(path: Path) -> dict[str, Any]:
     """Raises ValueError unless the file is a run that `measure` gave."""
-    run = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        run = read_json(path)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror}): make a run with --json.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): make a run with --json.") from None
     if not isinstance(run, dict) or run.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no run of this benchmark: make one with --json.")
     return run
@@ -79,9 +86,18 @@ def bench(
     """Measures, or loads with source, then prints tables and writes what is asked for."""
     from . import chart, report
 
+    for path in (json_path, png):
+        if path is not None and path.is_dir():
+            raise ValueError(f"{path} is a folder: name a file to write.")
     run = measure(sections or SECTION_NAMES, dtype) if source is None else load(source)
-    report.show(run)
     if json_path is not None:
         save(run, json_path)
+    try:
+        report.show(run)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{source or 'This run'} is no run of this benchmark ({type(error).__name__}: {error}): "
+            "make one with --json."
+        ) from None
     if png is not None:
         chart.draw(run, png)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Distributions = Annotated[
     list[Path],
     typer.Argument(
@@ -89,9 +91,7 @@ def command(
             entries = keep_newest(entries, keep)
         publish(entries, output, url and f"{url.rstrip('/')}/", files_url and files_url.rstrip("/"))
     except RefusedError as error:
-        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))
-        typer.echo(f"error: {text}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     versions = len({entry.distribution.version for entry in entries})
     typer.echo(f"{output}: {len(entries)} files of {versions} {'versions' if versions > 1 else 'version'}.")
 
@@ -105,5 +105,7 @@ def _reasons(yank: list[str], unyank: list[str]) -> dict[str, str | None]:
         if not reason.strip():
             raise RefusedError(f"--yank {text!r} gives no reason; write VERSION=REASON.")
         reasons[version.strip()] = " ".join(reason.split())
-    reasons |= dict.fromkeys(unyank)
-    return reasons
+    named = [*(text.partition("=")[0].strip() for text in yank), *(text.strip() for text in unyank)]
+    if twice := next((version for version in named if named.count(version) > 1), None):
+        raise RefusedError(f"--yank and --unyank name {twice} more than once; say one thing of it.")
+    return reasons | dict.fromkeys(text.strip() for text in unyank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import tarfile
 import zlib
 from collections.abc import Iterable
@@ -24,11 +23,11 @@ from packaging.utils import (
 from packaging.version import Version
 
 from tools.index import PROJECT, RefusedError
+from tools.reading import MOST, parse_json, read_bytes
 from tools.verify.problems import UnreadableError
 from tools.verify.wheel import check_record, read_wheel
 
 MANIFEST = "flash_attn/kernels/manifest.json"
-_UNPACKED_LIMIT = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,8 @@ class Distribution:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file of any size, in hexadecimal digits."""
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+    """SHA-256 of a file, in hexadecimal digits."""
+    return sha256(read_bytes(path)).hexdigest()
 
 
 def is_distribution(path: Path) -> bool:
@@ -140,10 +135,10 @@ def _read_sdist(path: Path) -> Distribution:
         ) from None
     content = None
     try:
-        with gzip.open(path, "rb") as packed:
-            unpacked = packed.read(_UNPACKED_LIMIT + 1)
-        if len(unpacked) > _UNPACKED_LIMIT:
-            raise UnreadableError("it unpacks to more than 512 MiB")
+        with gzip.GzipFile(fileobj=io.BytesIO(read_bytes(path))) as packed:
+            unpacked = packed.read(MOST + 1)
+        if len(unpacked) > MOST:
+            raise UnreadableError(f"it unpacks to more than {MOST / 2**20:.0f} MiB")
         with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
             for member in archive:
                 if member.name == f"{path.name.removesuffix('.tar.gz')}/PKG-INFO" and member.isfile():
@@ -186,13 +181,13 @@ def _metadata(content: bytes, name: str, version: Version) -> Metadata:
 def read_kernels(content: bytes | None) -> Kernels | None:
     """None for a wheel without a manifest that can be understood; ``verify`` judges those."""
     try:
-        raw: Any = json.loads(content or b"")
+        raw: Any = parse_json(content or b"")
         return Kernels(
             str(raw["toolkit"]),
             tuple(map(str, raw["architectures"]["sass"])),
             tuple(map(str, raw["architectures"]["ptx"])),
         )
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError):
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from tools.index import FILES, PROJECT, RefusedError
 from tools.index.distribution import MANIFEST, Distribution, digest_of, read_kernels, spelled_right
+from tools.reading import read_json
 
 SIMPLE = "simple"
 PROJECT_JSON = f"{SIMPLE}/{PROJECT}/index.json"
@@ -53,13 +53,13 @@ def read_index(folder: Path) -> list[Entry]:
         )
     path = folder / PROJECT_JSON
     try:
-        entries = [_entry(folder, item) for item in json.loads(path.read_bytes())["files"]]
+        entries = [_entry(folder, item) for item in read_json(path)["files"]]
     except OSError as error:
         raise RefusedError(
             f"{error.filename or path} can't be read ({error.strerror}), so what {folder} offers is not "
             "known; restore it or name an empty folder."
         ) from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RefusedError(
             f"{path} is not the JSON that this command writes ({type(error).__name__}: {error}); "
             "restore it or name an empty folder."

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 
 class Format(str, Enum):
     """How a plan is printed."""
@@ -35,8 +37,7 @@ def command(event: _Event, form: _Format = Format.table, file: _File = None) -> 
     try:
         plan = expand(read_definition(file or MATRIX), event)
     except MatrixError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     if form is Format.table:
         console = Console()
         show(plan, console if console.is_terminal else Console(width=140))

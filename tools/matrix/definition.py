@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from tools.reading import read_bytes
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -31,6 +33,7 @@ _ARCHITECTURE = re.compile(r"(\d{2,3})[af]?")
 _OLDEST_ARCHITECTURE = 80
 _PYTHON = re.compile(r"(3\.\d+)t?")
 _ZIG_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # where a wheel's tag calls them otherwise
+_LARGEST = 2**20  # bytes
 _LONGEST_JOB = 360  # minutes, on a runner of GitHub
 
 
@@ -159,11 +162,13 @@ class Reader:
 
     def document(self) -> dict[str, Any]:
         try:
-            document: dict[str, Any] = tomllib.loads(self.path.read_text(encoding="utf-8"))
+            document: dict[str, Any] = tomllib.loads(read_bytes(self.path, _LARGEST).decode("utf-8"))
         except OSError as error:
             raise self.refuse("the file", f"can't be read ({error.strerror}).") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise self.refuse("the file", f"is not TOML: {error}.") from None
+        except RecursionError:
+            raise self.refuse("the file", "is nested too deeply; no key of the matrix is.") from None
         return document
 
     def mapping(self, key: str, value: object) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Shards = Annotated[
     list[Path],
     typer.Argument(metavar="SHARD...", help="Folders that nox -s kernels made.", show_default=False),
@@ -35,8 +37,9 @@ def command(shards: _Shards, output: _Output, archs: _Archs = None) -> None:
         wanted = re.findall(r"[^,;\s]+", archs) if archs is not None else definition().architectures
         manifest = merge(shards, wanted, output)
     except (MergeError, MatrixError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
+    except OSError as error:
+        raise refusal(f"{error.filename} can't be written ({error.strerror}); name another output.") from None
     kernels = sum(len(fatbin["kernels"]) for fatbin in manifest["fatbins"])
     size = sum(fatbin["size"] for fatbin in manifest["fatbins"])
     typer.echo(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.merge.container import PTX, SASS, ContainerError, Entry, split
+from tools.reading import read_bytes, read_json
 from tools.verify.expected import read_kernel_list
 from tools.verify.problems import UnreadableError
 
@@ -46,7 +46,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, with the keys that merging reads; their kinds are checked, their values are not."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path)
     except OSError as error:
         raise MergeError(
             f"{path} can't be read ({error.strerror}); name a folder of nox -s kernels."
@@ -54,24 +54,34 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise MergeError(f"{path} is not JSON ({error}); build the shard again.") from None
     try:
-        assert manifest["schema"] == SCHEMA
-        assert all(key in manifest for key in SHARED)
-        assert all(re.fullmatch(r"\d{2,3}[af]?", arch) for arch in manifest["architectures"]["sass"])
-        for fatbin in manifest["fatbins"]:
-            assert re.fullmatch(r"\w+\.fatbin", fatbin["name"])
-            assert isinstance(fatbin["sha256"], str)
-            assert all(isinstance(kernel["name"], str) for kernel in fatbin["kernels"])
-    except (AssertionError, KeyError, TypeError):
-        raise MergeError(
-            f"{path} is no manifest of this project's schema {SCHEMA}; build the shard again."
-        ) from None
+        fits = _fits(manifest)
+    except (LookupError, TypeError):
+        fits = False
+    if not fits:
+        raise MergeError(f"{path} is no manifest of this project's schema {SCHEMA}; build the shard again.")
     return manifest  # type: ignore[no-any-return]
+
+
+def _fits(manifest: Any) -> bool:
+    architectures, fatbins = manifest["architectures"], manifest["fatbins"]
+    return (
+        manifest["schema"] == SCHEMA
+        and all(key in manifest for key in SHARED)
+        and all(isinstance(architectures[kind], list) for kind in ("sass", "ptx"))
+        and all(
+            re.fullmatch(r"\d{2,3}[af]?", arch) for kind in ("sass", "ptx") for arch in architectures[kind]
+        )
+        and isinstance(fatbins, list)
+        and all(re.fullmatch(r"\w+\.fatbin", fatbin["name"]) for fatbin in fatbins)
+        and all(isinstance(fatbin["sha256"], str) for fatbin in fatbins)
+        and all(isinstance(kernel["name"], str) for fatbin in fatbins for kernel in fatbin["kernels"])
+    )
 
 
 def read_fatbin(path: Path, digest: str, arch: str) -> list[Entry]:
     """SASS for the architecture and its PTX, in the file's order; the digest is the manifest's."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise MergeError(f"{path} can't be read ({error.strerror}); copy the shard again.") from None
     if (found := hashlib.sha256(data).hexdigest()) != digest:

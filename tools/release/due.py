@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from tools.reading import read_json
 
 # So long may a nightly stand for an unchanged tree: torch, Python and the runners change without a commit.
 AT_LEAST_EVERY = timedelta(days=7)
@@ -42,7 +43,7 @@ def _read(path: Path) -> Nightly:
     assert match is not None
     try:
         day = datetime.strptime(match[1], "%Y%m%d").date()
-        commits = set(_commits(json.loads(path.read_bytes())["predicate"]))
+        commits = set(_commits(read_json(path)["predicate"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DueError(
             f"{path} is no provenance of a nightly ({type(error).__name__}: {error}); remove it."

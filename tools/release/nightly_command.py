@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Folder = Annotated[
     Path,
     typer.Argument(help="Folder with the .provenance.json files of published nightlies.", show_default=False),
@@ -32,7 +34,6 @@ def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
             raise DueError(f"{commit!r} is no commit; give its 40 hexadecimal digits.")
         due, why = is_due(read_last(folder), commit, datetime.strptime(day, "%Y%m%d").date())
     except (DueError, VersionError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     typer.echo(why, err=True)
     typer.echo(f"due={'true' if due else 'false'}\ndev={day}")

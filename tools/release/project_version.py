@@ -22,7 +22,8 @@ def read_version(root: Path) -> str:
     try:
         found = _LITERAL.findall(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise VersionError(f"{path} can't be read ({error}); name a checkout of flash-attn.") from None
+        why = getattr(error, "strerror", None) or error
+        raise VersionError(f"{path} can't be read ({why}); name a checkout of flash-attn.") from None
     if len(found) != 1:
         raise VersionError(f'{path} has {len(found)} lines __version__ = "X.Y.Z"; exactly one must be there.')
     return str(found[0])

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Distributions = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -46,6 +48,5 @@ def command(
         if notes is not None:
             notes.write_text(text + "\n", encoding="utf-8")
     except (MatrixError, OSError, RefusedError, ReleaseError, VersionError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     typer.echo(f"{tag} may be released: the version is {version}, and CHANGELOG.md has it.")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Dev = Annotated[
     str | None,
     typer.Option(metavar="YYYYMMDD", help="Make it the nightly of this day.", show_default=False),
@@ -25,6 +27,5 @@ def command(dev: _Dev = None, source: _Source = None) -> None:
             version = dev_version(version, dev)
             write_version(root, version)
     except VersionError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None
     typer.echo(version)

@@ -20,8 +20,8 @@ class TrustError(Exception):
 
 
 def sbom_of(wheel: Path) -> Path:
-    return wheel.with_name(wheel.name + SBOM_ENDING)
+    return wheel.parent / f"{wheel.name}{SBOM_ENDING}"
 
 
 def provenance_of(wheel: Path) -> Path:
-    return wheel.with_name(wheel.name + PROVENANCE_ENDING)
+    return wheel.parent / f"{wheel.name}{PROVENANCE_ENDING}"

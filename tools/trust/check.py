@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tools.reading import parse_json, read_bytes
 from tools.trust import COMMIT, KERNEL_SOURCES, TrustError, provenance_of, sbom_of
 from tools.trust import provenance as form
 from tools.trust.wheel_facts import WheelFacts, read_facts
@@ -65,15 +65,13 @@ def check(wheel: Path, commit: str | None = None) -> Attested:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file of any size. Raises TrustError when it can't be read."""
-    digest = sha256()
+    """SHA-256 of a file. Raises TrustError when it can't be read."""
     try:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
+        return sha256(read_bytes(path)).hexdigest()
     except OSError as error:
-        raise TrustError(f"{path} can't be read ({error.strerror}).") from None
-    return digest.hexdigest()
+        raise TrustError(
+            f"{path} can't be read ({error.strerror}); take it from where it was built."
+        ) from None
 
 
 def attested_digest(wheel: Path) -> str | None:
@@ -116,21 +114,17 @@ def _sha256(path: Path, component: Any) -> object:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(_SIZE_LIMIT + 1)
+        return read_bytes(path, _SIZE_LIMIT)
     except OSError as error:
         raise TrustError(
-            f"{path} can't be read ({error.strerror}); it belongs beside the wheel that it speaks of."
+            f"{path} can't be read ({error.strerror}); some kilobytes of JSON belong beside the wheel."
         ) from None
-    if len(data) > _SIZE_LIMIT:
-        raise TrustError(f"{path} has more than 16 MiB; expected some kilobytes of JSON.")
-    return data
 
 
 def _load(path: Path) -> Any:
     try:
-        return json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
+        return parse_json(_read(path))
+    except ValueError as error:
         raise TrustError(
             f"{path} is not JSON ({error}); expected what python -m tools attest writes."
         ) from None

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Wheels = Annotated[
     list[Path], typer.Argument(metavar="WHEEL...", help="Wheels of this commit.", show_default=False)
 ]
@@ -33,5 +35,4 @@ def command(wheels: _Wheels, source: _Source = None) -> None:
             facts = documents.facts
             typer.echo(f"{facts.name}: SHA-256 {facts.sha256}, commit {checkout.commit}")
     except TrustError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise refusal(error) from None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.ending import printable
 from tools.trust import TrustError
 from tools.trust.check import Attested, check
 
@@ -19,15 +20,15 @@ def judge(wheels: Sequence[Path], commit: str | None, json_wanted: bool) -> int:
             found.append((wheel, check(wheel, commit)))
         except TrustError as error:
             found.append((wheel, error))
-    wrong = [_printable(str(result)) for _, result in found if isinstance(result, TrustError)]
+    wrong = [printable(str(result)) for _, result in found if isinstance(result, TrustError)]
     if json_wanted:
         print(json.dumps({"ok": not wrong, "wheels": [_json(*item) for item in found]}, indent=2))
     else:
         for wheel, result in found:
             if isinstance(result, Attested):
                 print(
-                    f"{_printable(wheel.name)}: commit {result.commit}, nvcc {result.facts.toolkit}, "
-                    f"SHA-256 {result.facts.sha256}, built by {_printable(result.builder)}"
+                    f"{printable(wheel.name)}: commit {result.commit}, nvcc {result.facts.toolkit}, "
+                    f"SHA-256 {result.facts.sha256}, built by {printable(result.builder)}"
                 )
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)
@@ -45,7 +46,3 @@ def _json(wheel: Path, result: Attested | TrustError) -> dict[str, object]:
         "kernel_sources": result.facts.source_sha256,
         "toolkit": result.facts.toolkit,
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

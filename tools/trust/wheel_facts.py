@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tools.reading import parse_json
 from tools.trust import TrustError
 from tools.verify.platforms import LIBRARIES
 from tools.verify.problems import UnreadableError
@@ -45,7 +45,7 @@ def read_facts(path: Path) -> WheelFacts:
     try:
         wheel = read_wheel(path)
     except UnreadableError as error:
-        raise TrustError(f"{path}: {error}.") from None
+        raise TrustError(f"{path}: {error}; build or copy it again.") from None
     if problem := next(check_record(wheel), None):
         raise TrustError(f"{path}: {problem.message}; build it again.")
     return _facts(wheel, _manifest(wheel))
@@ -55,8 +55,8 @@ def _manifest(wheel: Wheel) -> dict[str, Any]:
     if MANIFEST not in wheel.files:
         raise TrustError(f"{wheel.path}: there is no {MANIFEST} in it; only a wheel of this project has one.")
     try:
-        manifest = json.loads(wheel.files[MANIFEST])
-    except (ValueError, RecursionError) as error:
+        manifest = parse_json(wheel.files[MANIFEST])
+    except ValueError as error:
         raise TrustError(f"{wheel.path}: {MANIFEST} is not JSON ({error}); build it again.") from None
     if not isinstance(manifest, dict):
         raise TrustError(f"{wheel.path}: {MANIFEST} is no JSON object; build it again.")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tools.ending import refusal
+
 _Wheels = Annotated[
     list[Path], typer.Argument(metavar="WHEEL...", help="Wheels to open.", show_default=False)
 ]
@@ -77,9 +79,11 @@ def command(
         path = kernels or (KERNEL_LIST if KERNEL_LIST.is_file() else None)
         inspector = Inspector(find_cuobjdump(), read_kernel_list(path) if path else None, _split(archs))
     except (ToolMissingError, UnreadableError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    raise typer.Exit(judge(inspector, wheels, as_json, summary))
+        raise refusal(error) from None
+    try:
+        raise typer.Exit(judge(inspector, wheels, as_json, summary))
+    except OSError as error:
+        raise refusal(f"{error.filename} can't be written ({error.strerror}); name another.") from None
 
 
 def _split(archs: str | None) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.reading import parse_json, read_json
 from tools.verify.problems import UnreadableError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def gates_for(gates: Gates, kernel: Kernel, arch: str) -> tuple[str, ...]:
 def read_kernel_list(path: Path = KERNEL_LIST) -> KernelList:
     """The kernels that the source names. Raises UnreadableError for a list that can't be understood."""
     try:
-        data = json.loads(path.read_bytes())
+        data = read_json(path)
         kernels = [
             kernel for name, family in data["families"].items() for kernel in _family(data, name, family)
         ]
@@ -107,7 +107,7 @@ def _family(data: dict[str, Any], family: str, entry: dict[str, Any]) -> list[Ke
 def parse_manifest(data: bytes) -> Manifest:
     """Raises UnreadableError, with what is missing, when this is no manifest of schema 1."""
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
         if raw["schema"] != 1:
             raise UnreadableError(f"its schema is {raw['schema']}, and this verifier knows 1")
         kernels = [
@@ -124,7 +124,7 @@ def parse_manifest(data: bytes) -> Manifest:
             kernels={kernel.name: kernel for kernel in kernels},
             gates=_gates(raw.get("families", {})),
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UnreadableError(f"it can't be understood ({type(error).__name__}: {error})") from None
 
 

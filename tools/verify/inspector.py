@@ -58,7 +58,7 @@ class Inspector:
         try:
             wheel = read_wheel(path)
         except UnreadableError as error:
-            return Verdict(path, (Problem("wheel", str(error)),))
+            return Verdict(path, (Problem("wheel", f"{error}; build or copy it again"),))
         problems: list[Problem] = []
         manifest = self._manifest(wheel, problems)
         platform = platform_of(wheel.platforms)

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from tools.ending import printable
 from tools.verify.expected import Kernel
 from tools.verify.inspector import Inspector, Verdict, compare
 from tools.verify.problems import Problem
@@ -22,6 +23,8 @@ def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool, summar
 
     ``summary`` is a file that a Markdown table is added to.
     """
+    if summary is not None:
+        summary.open("a", encoding="utf-8").close()  # not after minutes of looking
     verdicts = [inspector.verify(path) for path in paths]
     differences = compare(verdicts)
     wrong = lines(verdicts, differences)
@@ -103,7 +106,7 @@ def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[s
         f"{verdict.path.name}: {problem.message}" for verdict in verdicts for problem in verdict.problems
     ]
     found += [problem.message for problem in differences]
-    return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in found]
+    return [printable(line) for line in found]
 
 
 def as_markdown(verdicts: Sequence[Verdict], wrong: Sequence[str]) -> str:

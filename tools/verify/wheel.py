@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,11 +19,12 @@ from pathlib import Path
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from tools.reading import MOST, read_bytes
 from tools.verify.problems import Problem, Problems, UnreadableError
 
 # What zipfile raises for archives that are cut, garbled, encrypted or packed in some other way.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, LookupError, RuntimeError, ValueError)
-_UNPACKED_LIMIT = 512 * 2**20
+_NAME = re.compile(r"[A-Za-z0-9_.+!-]+\.whl")
 
 
 @dataclass(frozen=True)
@@ -50,25 +52,27 @@ class Wheel:
 def read_wheel(path: Path) -> Wheel:
     """Raises UnreadableError, in one sentence, for a file that is no wheel."""
     try:
+        if not _NAME.fullmatch(path.name):
+            raise InvalidWheelFilename
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
         raise UnreadableError(
             "the file name is not that of a wheel (name-version-python-abi-platform.whl)"
         ) from None
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
             unpacked = sum(member.file_size for member in members)
-            if unpacked > _UNPACKED_LIMIT:
+            if unpacked > MOST:
                 raise UnreadableError(
-                    f"it unpacks to {unpacked / 2**20:.0f} MiB; a wheel of ours has at most 512 MiB"
+                    f"it unpacks to {unpacked / 2**20:.0f} MiB, and ours to at most {MOST / 2**20:.0f}"
                 )
             files = {member.filename: archive.read(member) for member in members}
     except OSError as error:
         raise UnreadableError(f"it can't be opened ({error.strerror or error})") from None
     except _DAMAGE as error:
-        raise UnreadableError(f"it is not a whole zip file ({error}); build or copy it again") from None
+        raise UnreadableError(f"it is not a whole zip file ({error})") from None
     names = [member.filename for member in members]
     return Wheel(
         path=path,

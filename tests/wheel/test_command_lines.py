@@ -1,0 +1,200 @@
+"""Every command, given what is no wheel, no folder or no document: one line, status 1, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plain_wheel import plain_wheel
+from typer.testing import CliRunner
+
+from tools.__main__ import build_app
+from tools.trust.source import Source
+
+NAME = "flash_attn-2.9.0-py3-none-win_amd64.whl"
+COMMIT = "a" * 40
+Make = Callable[[Path], None]
+
+
+@pytest.fixture(autouse=True)
+def _checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """attest looks at its wheels, whatever is not yet committed here."""
+    monkeypatch.setattr("tools.trust.source.read_source", lambda root: Source(tmp_path, COMMIT, "0" * 64))
+
+
+def run(*arguments: object) -> Any:
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(build_app(words), words)
+
+
+def refused(*arguments: object) -> str:
+    """What the command says; it has to be one line, and no surprise to the command."""
+    ran = run(*arguments)
+    assert ran.exit_code == 1, ran.output
+    assert isinstance(ran.exception, SystemExit), ran.exception
+    said = ran.stderr.removesuffix("\n")
+    assert said.startswith("error: ")
+    assert said.isprintable()
+    assert ran.stdout == ""
+    return said
+
+
+def cut_short(path: Path) -> None:
+    whole = plain_wheel(path.parent)
+    path.write_bytes(whole.read_bytes()[:300])
+    if whole != path:
+        whole.unlink()
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def bomb(path: Path) -> None:
+    """Says of itself that it unpacks to 4 GiB."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(1000))
+    data = path.read_bytes()
+    path.write_bytes(data.replace((1000).to_bytes(4, "little"), b"\xff\xff\xff\xfe"))
+
+
+BAD: dict[str, Make] = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.touch(),
+    "text": lambda path: path.write_bytes(b"hello\n"),  # type: ignore[func-returns-value]
+    "cut": cut_short,
+    "folder": lambda path: path.mkdir(),
+    "loop": lambda path: path.symlink_to(path.name),
+    "huge": huge,
+    "bomb": bomb,
+}
+if hasattr(os, "mkfifo"):
+    BAD["pipe"] = os.mkfifo
+    BAD["endless"] = lambda path: path.symlink_to("/dev/zero")
+
+JUDGES = {
+    "attest": lambda path, output: ("attest", path),
+    "index": lambda path, output: ("index", path, "--output", output),
+    "provenance": lambda path, output: ("verify", "--provenance", path),
+    "repair": lambda path, output: ("repair", path, "--output", output),
+    "same": lambda path, output: ("same", path),
+}
+
+
+@pytest.mark.parametrize("command", JUDGES)
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_no_wheel(tmp_path: Path, bad: str, command: str) -> None:
+    folder, output = tmp_path / "with space", tmp_path / "output"
+    folder.mkdir()
+    BAD[bad](folder / NAME)
+    before = {path.name for path in folder.iterdir()}
+    said = refused(*JUDGES[command](folder / NAME, output))
+    if (bad, command) == ("folder", "index") or (bad, command) == ("folder", "same"):
+        assert str(folder / NAME) in said
+    else:
+        assert NAME in said
+    assert not output.exists()
+    assert {path.name for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb.whl", "x.whl", "flash_attn-2.9.0-py3-none-win\u00e9.whl", "\n.tar.gz"]
+)
+@pytest.mark.parametrize("command", ["attest", "index", "repair", "same"])
+def test_names_that_no_wheel_has(tmp_path: Path, name: str, command: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(plain_wheel(tmp_path / "made").read_bytes())
+    said = refused(*JUDGES[command](path, tmp_path / "output"))
+    assert str(tmp_path) in said
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"flash_attn-2.9.0-py3-none-\xff.whl")
+    path.write_bytes(plain_wheel(tmp_path / "made").read_bytes())
+    for command in ("attest", "index", "repair", "same"):
+        assert r"py3-none-\udcff.whl" in refused(*JUDGES[command](path, tmp_path / "output"))
+    assert not (tmp_path / "output").exists()
+
+
+def test_no_name_at_all() -> None:
+    for command in JUDGES.values():
+        refused(*command("", "output"))
+
+
+def test_an_output_that_is_a_file(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    output.touch()
+    path = plain_wheel(tmp_path / "made")
+    assert str(output) in refused("repair", path, "--output", output)
+    assert str(output) in refused("index", path, "--output", output)
+    assert output.read_bytes() == b""
+
+
+def test_two_words_about_one_version(tmp_path: Path) -> None:
+    path, output = plain_wheel(tmp_path / "made"), tmp_path / "index"
+    said = refused("index", path, "--output", output, "--yank", "2.9.0=slow", "--unyank", "2.9.0")
+    assert "name 2.9.0 more than once" in said
+    said = refused("index", path, "--output", output, "--yank", "2.9.0=slow", "--yank", " 2.9.0 =wrong")
+    assert "name 2.9.0 more than once" in said
+    assert not output.exists()
+
+
+DEEP = "[" * 100_000
+DOCUMENTS = ["", "\0", "{", "[]", "3", '"text"', "null", "{}", '{"schema": 1}', DEEP, "\udcff"]
+
+
+@pytest.mark.parametrize("content", DOCUMENTS, ids=[repr(text[:15]) for text in DOCUMENTS])
+def test_documents_of_another_form(tmp_path: Path, content: str) -> None:
+    data = content.encode(errors="surrogateescape")
+    shard, nightlies, output = tmp_path / "shard", tmp_path / "nightlies", tmp_path / "output"
+    for path in (
+        shard / "manifest.json", nightlies / "x.dev20261201-x.provenance.json",
+        tmp_path / f"{NAME}.provenance.json",
+        output / "simple" / "flash-attn" / "index.json", tmp_path / "run.json", tmp_path / "matrix.toml",
+    ):  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    wheel = plain_wheel(tmp_path / "made").rename(tmp_path / NAME)
+    assert str(shard / "manifest.json") in refused("merge", shard, "--output", tmp_path / "merged")
+    assert str(nightlies) in refused("nightly", nightlies, "--commit", COMMIT)
+    assert f"{NAME}.provenance.json" in refused("verify", "--provenance", wheel)
+    (tmp_path / f"{NAME}.provenance.json").unlink()
+    assert "index.json" in refused("index", wheel, "--output", output)
+    assert "matrix.toml: " in refused("matrix", "--event", "release", "--file", tmp_path / "matrix.toml")
+    assert "run.json" in refused("bench", "--from", tmp_path / "run.json")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("broken", [{"sass": {"90": 1}}, {"sass": "90"}, {"ptx": [1]}, {"ptx": None}, {}])
+def test_a_shard_whose_architectures_are_odd(tmp_path: Path, broken: dict[str, object]) -> None:
+    manifest = {
+        **dict.fromkeys(("version", "source_sha256", "toolkit", "flags", "families"), ""),
+        "schema": 1, "fatbins": [], "architectures": broken and {"sass": ["90"], "ptx": ["90"], **broken},
+    }  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    said = refused("merge", tmp_path, "--output", tmp_path / "merged")
+    assert "manifest.json is no manifest of this project's schema 1" in said
+
+
+def test_a_run_of_another_form(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    head = {"schema": 1, "device": "x", "torch": "x", "flash_attn": "x", "dtype": "bf16"}
+    for sections in ([], 3, {"forward": 3}, {"forward": [{"a": 1}]}, {"forward": [{"speedup": 0.0}]}):
+        path.write_text(json.dumps({**head, "sections": sections}))
+        ran = run("bench", "--from", path)
+        assert ran.exit_code == 1, sections
+        assert f"{path} is no run of this benchmark" in ran.stderr
+    assert "is a folder: name a file" in refused("bench", "--from", path, "--json", tmp_path)
+
+
+def test_a_summary_that_can_not_be_written(tmp_path: Path) -> None:
+    said = refused("verify", plain_wheel(tmp_path), "--summary", tmp_path / "none" / "summary.md")
+    assert f"{tmp_path / 'none' / 'summary.md'} can't be written" in said
