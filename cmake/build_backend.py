@@ -90,7 +90,7 @@ def _find_compiler(config_settings: Settings | None) -> None:
     try:
         msvc.prepare(set(_defines(config_settings)))
     except msvc.MsvcError as error:
-        raise SystemExit(f"error: {error}") from None
+        raise SystemExit(f"flash-attn can't be built: {error}") from None
 
 
 def build_wheel(

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).parent.parent
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
 CMAKE_ERROR = re.compile(r"^CMake Error(?: at .*)?:\n((?:\n|[ \t]+\S.*\n)+)", re.MULTILINE)
+BACKEND_ERROR = re.compile(r"^flash-attn can't be built: .+$", re.MULTILINE)
 
 
 class BuildError(Exception):
@@ -21,7 +22,9 @@ class BuildError(Exception):
 
 
 def error_in(log: str) -> str | None:
-    """CMake's message, unwrapped, when the configure step stopped on one."""
+    """CMake's message, unwrapped, when the configure step stopped on one; or the build backend's."""
+    if told := BACKEND_ERROR.search(log):
+        return told[0].strip()
     match = CMAKE_ERROR.search(log)
     return " ".join(match[1].split()) if match else None
 
