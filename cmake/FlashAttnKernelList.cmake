@@ -4,8 +4,9 @@
 #   generated/flash_attn_kernel_table.inc   the launcher's table, one line a kernel
 #   generated/kernel_list.json       the same for manifest.py
 #
-# A kernel is FAMILY_hdimD_DTYPE for the family's first variant; other variants and the stages (helper kernels that each
-# tile has beside its variants) append their name, and the second, smaller tile of a head dimension appends _small.
+# A kernel is FAMILY_hdimD_DTYPE for the family's first variant; other variants and the stages (helper kernels beside
+# them) append their name, and the second, smaller tile of a head dimension appends _small. A stage that says
+# "per_tile": false is the same for both tiles and there once.
 
 set(FLASH_ATTN_KERNELS_JSON "${CMAKE_CURRENT_SOURCE_DIR}/csrc/flash_attn/kernels.json")
 set(FLASH_ATTN_GENERATED_DIR "${CMAKE_CURRENT_BINARY_DIR}/generated")
@@ -50,10 +51,15 @@ function(_flash_attn_family json family)
   math(EXPR _last_tile "${_tile_count} - 1")
 
   set(_stages "")
+  set(_stages_per_tile "")
   foreach(_stage_json IN LISTS _stages_json)
     string(JSON _stage GET "${_stage_json}" name)
     string(JSON _header_${_stage} GET "${_stage_json}" header)
     list(APPEND _stages "${_stage}")
+    string(JSON _per_tile ERROR_VARIABLE _every_tile GET "${_stage_json}" per_tile)
+    if(_every_tile OR _per_tile)
+      list(APPEND _stages_per_tile "${_stage}")
+    endif()
   endforeach()
 
   list(GET _variants 0 _first_variant)
@@ -74,8 +80,10 @@ function(_flash_attn_family json family)
     math(EXPR _tiles_of_${_head_dim} "0${_tiles_of_${_head_dim}} + 1")
     if(_tiles_of_${_head_dim} EQUAL 1)
       set(_suffix "")
+      set(_forms ${_variants} ${_stages})
     elseif(_tiles_of_${_head_dim} EQUAL 2)
       set(_suffix "_small")
+      set(_forms ${_variants} ${_stages_per_tile})
     else()
       message(FATAL_ERROR "kernels.json lists ${_tiles_of_${_head_dim}} tiles of ${family} for head dimension ${_head_dim}; "
                           "at most two have a name.")
@@ -87,7 +95,7 @@ function(_flash_attn_family json family)
       if(NOT _fatbin IN_LIST _fatbins)
         list(APPEND _fatbins "${_fatbin}")
       endif()
-      foreach(_variant IN LISTS _variants _stages)
+      foreach(_variant IN LISTS _forms)
         set(_kernel "${_fatbin}")
         if(NOT _variant STREQUAL _first_variant)
           string(APPEND _kernel "_${_variant}")

@@ -1,4 +1,4 @@
-"""Small inputs over every family, head dimension, variant and cache mode: what compute-sanitizer is run over.
+"""Small inputs that run every kernel: what compute-sanitizer is run over.
 
 ``python -m gpu.every_kernel bf16`` with tests/ on PYTHONPATH. Tiles of both shared-memory limits are run.
 """

@@ -1,4 +1,4 @@
-"""What compute-sanitizer says of small inputs over every family, head dimension, variant and cache mode."""
+"""What compute-sanitizer says of small inputs that run every kernel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu import every_kernel
+from torch.profiler import ProfilerActivity, profile
+
+from flash_attn import _launcher
 
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
 
@@ -31,3 +35,18 @@ def test_sanitizer_finds_nothing(tool: str, dtype: str) -> None:
     report = ran.stdout + ran.stderr
     assert ran.returncode == 0, report[-4000:]
     assert "ERROR SUMMARY: 0 errors" in report or "RACECHECK SUMMARY: 0 hazards" in report, report[-4000:]
+
+
+@pytest.mark.parametrize("dtype", every_kernel.TYPES)
+def test_every_kernel_is_run(dtype: str) -> None:
+    every_kernel.main(dtype)  # loads the fatbins, outside of the profile
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as run:
+        every_kernel.main(dtype)
+    kernels = {
+        kernel["name"]
+        for fatbin in _launcher.manifest().contents["fatbins"]
+        for kernel in fatbin["kernels"]
+        if kernel["dtype"] == dtype
+    }
+    assert kernels
+    assert kernels - {event.name for event in run.events()} == set()

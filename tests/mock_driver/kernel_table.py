@@ -15,6 +15,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # variants, st
     "flash_bwd": (("plain", "modified"), ("dot_do_o", "convert_dq")),
 }
 FATBIN_MAGIC = 0xBA55ED50
+COMMON_STAGES = ("combine", "append")  # of every tile of a head dimension alike
 STATIC_SMEM = 1024  # bytes that the launcher keeps for what kernels declare statically
 
 
@@ -82,6 +83,7 @@ def kernels() -> list[Kernel]:
         for tile in tiles(family, head_dim)
         for dtype in DTYPES
         for variant in (*variants, *stages)
+        if not (tile.suffix and variant in COMMON_STAGES)
     ]
 
 

@@ -74,8 +74,8 @@ def read_kernel_list(path: Path = KERNEL_LIST) -> KernelList:
 
 def _family(data: dict[str, Any], family: str, entry: dict[str, Any]) -> list[Kernel]:
     first = entry["variants"][0]
-    forms = [(variant, False) for variant in entry["variants"]]
-    forms += [(stage["name"], True) for stage in entry.get("stages", [])]
+    forms = [(variant, False, True) for variant in entry["variants"]]
+    forms += [(stage["name"], True, stage.get("per_tile", True)) for stage in entry.get("stages", [])]
     seen: Counter[int] = Counter()
     kernels = []
     for tile in entry["tiles"]:
@@ -84,7 +84,9 @@ def _family(data: dict[str, Any], family: str, entry: dict[str, Any]) -> list[Ke
         seen[head_dim] += 1
         for dtype in data["dtypes"]:
             base = f"{family}_hdim{head_dim}_{dtype}"
-            for form, stage in forms:
+            for form, stage, per_tile in forms:
+                if small and not per_tile:
+                    continue
                 kernels.append(
                     Kernel(
                         name=base + ("" if form == first else f"_{form}") + small,

@@ -145,7 +145,7 @@ int flash_attn_append(const flash_attn_append_args *args) {
     Flash_device *device;
     FLASH_TRY(flash_get_device(args->device, &device));
     const Flash_kernel *kernel;
-    FLASH_TRY(flash_find_kernel(device, FLASH_FWD_SPLITKV, FLASH_APPEND, args->dtype, args->head_dim, &kernel));
+    FLASH_TRY(flash_find_common_stage(FLASH_FWD_SPLITKV, FLASH_APPEND, args->dtype, args->head_dim, &kernel));
 
     Flash_append_params params;
     fill_params(args, &params);

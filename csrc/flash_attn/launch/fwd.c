@@ -145,7 +145,8 @@ static flash_attn_status plan_splitkv(const flash_attn_fwd_args *args, Fwd_plan 
             (uint64_t)problem->seqlen_q;
         plan->o_accum_bytes = rows * (uint64_t)plan->kernel->head_dim * sizeof(float);
         plan->lse_accum_bytes = rows * sizeof(float);
-        FLASH_TRY(flash_find_stage(plan->kernel, FLASH_FWD_SPLITKV, FLASH_COMBINE, problem->dtype, &plan->combine));
+        FLASH_TRY(flash_find_common_stage(FLASH_FWD_SPLITKV, FLASH_COMBINE, problem->dtype, plan->kernel->head_dim,
+                                          &plan->combine));
     }
     return FLASH_ATTN_OK;
 }

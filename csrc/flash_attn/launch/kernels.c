@@ -140,6 +140,12 @@ flash_attn_status flash_find_stage(const Flash_kernel *main_kernel, Flash_family
     return candidate ? FLASH_ATTN_OK : flash_no_kernel(family, stage, dtype, main_kernel->head_dim);
 }
 
+flash_attn_status flash_find_common_stage(Flash_family family, Flash_variant stage, int dtype, int head_dim,
+                                          const Flash_kernel **kernel) {
+    *kernel = flash_first_kernel(family, stage, dtype, head_dim);
+    return *kernel ? FLASH_ATTN_OK : flash_no_kernel(family, stage, dtype, head_dim);
+}
+
 static flash_attn_status prepare(Flash_device *device, const Flash_kernel *kernel, CUkernel *handle) {
     const Flash_driver *driver = device->driver;
     char fatbin[160];

@@ -45,6 +45,10 @@ flash_attn_status flash_find_kernel(const Flash_device *device, Flash_family fam
 flash_attn_status flash_find_stage(const Flash_kernel *main_kernel, Flash_family family, Flash_variant stage, int dtype,
                                    const Flash_kernel **kernel);
 
+// The kernel that does another step for every tile of a head dimension alike.
+flash_attn_status flash_find_common_stage(Flash_family family, Flash_variant stage, int dtype, int head_dim,
+                                          const Flash_kernel **kernel);
+
 flash_attn_status flash_no_kernel(Flash_family family, Flash_variant variant, int dtype, int head_dim);
 
 // The kernel's handle, ready to be launched with its shared memory; loads its fatbin when it is first asked for. The
