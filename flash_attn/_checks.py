@@ -5,13 +5,14 @@ All functions look at types, shapes, strides and devices only, so they never wai
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+import operator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 MAX_HEAD_DIM = 256
+MAX_FLOAT = torch.finfo(torch.float32).max
 MAX_ROWS = 2**31 - 1  # the launcher counts rows in 32 bits
 NO_LIMIT = 1 << 29  # no sequence may be longer, so a window this wide ends nowhere
 
@@ -164,23 +165,74 @@ def contiguous_last(x: Tensor, name: str) -> None:
         )
 
 
-def options(dropout_p: float, softmax_scale: float, softcap: float) -> None:
+def options(dropout_p: float, softmax_scale: float, softcap: float, causal: bool) -> None:
+    if type(causal) is not bool:
+        flag(causal, "causal")
+    try:
+        if (
+            0.0 <= dropout_p < 1.0
+            and -MAX_FLOAT <= softmax_scale <= MAX_FLOAT
+            and 0.0 <= softcap <= MAX_FLOAT
+            and not (softcap and dropout_p)
+        ):
+            return
+    except (RuntimeError, TypeError, ValueError):  # no numbers, or tensors of several
+        pass
+    _refuse_options(dropout_p, softmax_scale, softcap)
+
+
+def _refuse_options(dropout_p: float, softmax_scale: float, softcap: float) -> None:
+    _number(dropout_p, "dropout_p")
+    _number(softmax_scale, "softmax_scale")
+    _number(softcap, "softcap")
     if not 0.0 <= dropout_p < 1.0:
         raise RuntimeError(f"dropout_p is {dropout_p}, but it must be at least 0 and less than 1.")
-    if not math.isfinite(softmax_scale):
-        raise RuntimeError(f"softmax_scale is {softmax_scale}, but it must be finite.")
-    if not 0.0 <= softcap < math.inf:
-        raise RuntimeError(f"softcap is {softcap}, but it must be 0 (none) or positive and finite.")
-    if softcap and dropout_p:
-        raise RuntimeError(
-            f"softcap {softcap} and dropout_p {dropout_p} don't work together: set one of them to 0."
-        )
+    if not -MAX_FLOAT <= softmax_scale <= MAX_FLOAT:
+        raise RuntimeError(f"softmax_scale is {softmax_scale}, but it must be finite and fit fp32.")
+    if not 0.0 <= softcap <= MAX_FLOAT:
+        raise RuntimeError(f"softcap is {softcap}, but it must be 0 (none), or positive and fit fp32.")
+    raise RuntimeError(
+        f"softcap {softcap} and dropout_p {dropout_p} don't work together: set one of them to 0."
+    )
 
 
-def window_side(width: int, name: str = "window_size") -> int:
+def _number(value: object, name: str) -> None:
+    if isinstance(value, (int, float)):
+        return
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        float(value)  # type: ignore[arg-type]
+    except (RuntimeError, TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, but it is {_kind(value)}.") from None
+
+
+def flag(value: object, name: str) -> None:
+    """Raises TypeError unless this is True, False, 1 or 0."""
+    if not isinstance(value, int) or value not in (0, 1):
+        shown = repr(value) if isinstance(value, (int, str)) else _kind(value)
+        raise TypeError(f"{name} must be True or False, but it is {shown:.40}.")
+
+
+def window(size: object) -> tuple[int, int]:
+    """Both sides of a window. Raises TypeError or ValueError unless there are two."""
+    wrong = f"window_size must be (left, right), but it is {_kind(size)}"
+    try:
+        left, right = cast("tuple[int, int]", size)
+    except ValueError:
+        raise ValueError(f"{wrong} of another length.") from None
+    except TypeError:
+        raise TypeError(f"{wrong}.") from None
+    return left, right
+
+
+def window_side(width: int) -> int:
     """A side of a window as the launcher wants it: -1 for no limit."""
     if not isinstance(width, int):
-        raise TypeError(f"{name} must hold integers, but it holds {_kind(width)}.")
+        try:
+            width = operator.index(width)
+        except TypeError:
+            raise TypeError(f"window_size must hold integers, but it holds {_kind(width)}.") from None
     return width if 0 <= width < NO_LIMIT else -1
 
 
@@ -315,4 +367,7 @@ def _beside(x: Tensor, name: str, q: Tensor) -> None:
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

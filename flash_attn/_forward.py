@@ -109,7 +109,7 @@ def _run(
     batch, seqlen_q, seqlen_k, nheads, nheads_k, head_dim, total_q, total_k = sizes
     if softmax_scale is None:
         softmax_scale = head_dim**-0.5
-    _checks.options(dropout_p, softmax_scale, softcap)
+    _checks.options(dropout_p, softmax_scale, softcap, causal)
     window_left = _checks.window_side(window_left)
     window_right = 0 if causal else _checks.window_side(window_right)
     alibi_batch_stride = 0

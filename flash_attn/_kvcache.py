@@ -63,9 +63,10 @@ def attend(
     alibi_batch_stride = _checks.alibi(alibi_slopes, q, batch, nheads)
     if softmax_scale is None:
         softmax_scale = head_dim**-0.5
-    _checks.options(0.0, softmax_scale, softcap)
+    _checks.options(0.0, softmax_scale, softcap, causal)
     window_left = _checks.window_side(window_left)
     window_right = 0 if causal else _checks.window_side(window_right)
+    _checks.flag(rotary_interleaved, "rotary_interleaved")
     _checks.length(num_splits, "num_splits")
     if out is not None:
         _checks.output(out, "out", q, "q")

@@ -87,7 +87,7 @@ def _forward_fake(
     return_softmax: bool,
 ) -> FourTensors:
     _checks.dense(q, k, v)
-    _checks.options(dropout_p, softmax_scale, softcap)
+    _checks.options(dropout_p, softmax_scale, softcap, causal)
     batch, seqlen_q, nheads, _ = q.shape
     dmask = None
     if return_softmax and dropout_p:
@@ -147,7 +147,7 @@ def _varlen_forward_fake(
 ) -> FourTensors:
     # Rows of packed tensors may be sizes that only the data knows, so they are compared at run time only.
     _checks.attend_packed(q, k, v, block_table)
-    _checks.options(dropout_p, softmax_scale, softcap)
+    _checks.options(dropout_p, softmax_scale, softcap, causal)
     total_q, nheads, _ = q.shape
     dmask = None
     if return_softmax and dropout_p:

@@ -56,7 +56,9 @@ def _options(
     deterministic: bool,
     return_attn_probs: bool,
 ) -> Options:
-    left, right = window_size
+    _checks.flag(deterministic, "deterministic")
+    _checks.flag(return_attn_probs, "return_attn_probs")
+    left, right = _checks.window(window_size)
     scale = _scale(q, softmax_scale)
     return Options(dropout_p, scale, causal, left, right, softcap, deterministic, return_attn_probs, direct)
 
@@ -127,7 +129,11 @@ def flash_attn_func(
     """
     direct = _direct(q, k, v)
     if direct and not _dispatch.needs_gradient(q, k, v):
-        left, right = window_size
+        if deterministic is not False:
+            _checks.flag(deterministic, "deterministic")
+        if return_attn_probs is not False:
+            _checks.flag(return_attn_probs, "return_attn_probs")
+        left, right = _checks.window(window_size)
         out, softmax_lse, s_dmask, _ = _forward.dense(
             q,
             k,
@@ -235,7 +241,11 @@ def flash_attn_varlen_func(
     max_seqlen_k = _length(max_seqlen_k, "max_seqlen_k")
     direct = _direct(q, k, v)
     if direct and not _dispatch.needs_gradient(q, k, v):
-        left, right = window_size
+        if deterministic is not False:
+            _checks.flag(deterministic, "deterministic")
+        if return_attn_probs is not False:
+            _checks.flag(return_attn_probs, "return_attn_probs")
+        left, right = _checks.window(window_size)
         out, softmax_lse, s_dmask, _ = _forward.varlen(
             q, k, v, None, cu_seqlens_q, cu_seqlens_k, None, None, block_table, alibi_slopes, max_seqlen_q,
             max_seqlen_k, dropout_p, softmax_scale, False, causal, left, right, softcap, return_attn_probs,
@@ -358,7 +368,8 @@ def flash_attn_with_kvcache(
         out (batch, seqlen_q, nheads, headdim), with return_softmax_lse also softmax_lse, fp32 (batch, nheads,
         seqlen_q).
     """
-    left, right = window_size
+    _checks.flag(return_softmax_lse, "return_softmax_lse")
+    left, right = _checks.window(window_size)
     if _direct(q, k_cache, v_cache):
         if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
             cache_seqlens = _length(cache_seqlens, "cache_seqlens")
@@ -398,6 +409,7 @@ def _flash_attn_forward(
     Returns out, softmax_lse (batch, nheads, seqlen_q), S_dmask (empty unless wanted and dropped) and
     rng_state.
     """
+    _checks.tensors(q=q, k=k, v=v)
     if _direct(q, k, v) and not _dispatch.needs_gradient(q, k, v):
         return _ops._forward_run(
             q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap,
@@ -435,6 +447,7 @@ def _flash_attn_varlen_forward(
     leftpad_k and seqused_k are int32 (batch,): how many leading keys of a sequence don't count, and where its
     keys end.
     """
+    _checks.tensors(q=q, k=k, v=v)
     run: Any = torch.ops.flash_attn._flash_attn_varlen_forward
     if _direct(q, k, v) and not _dispatch.needs_gradient(q, k, v):
         run = _ops._varlen_forward_run
@@ -469,6 +482,7 @@ def _flash_attn_backward(
 
     Returns softmax_d, fp32 (batch, nheads, seqlen_q rounded up to 128): each row's sum of dout · out.
     """
+    _checks.tensors(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     run: Any = torch.ops.flash_attn._flash_attn_backward
     if _direct(q, k, v) and _dispatch.is_direct(dout, out, softmax_lse):
         run = _ops._backward_run
@@ -507,6 +521,7 @@ def _flash_attn_varlen_backward(
 
     Returns softmax_d, fp32 (nheads, total_q + 128 * batch rounded up to 128).
     """
+    _checks.tensors(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
     run: Any = torch.ops.flash_attn._flash_attn_varlen_backward
     if _direct(q, k, v) and _dispatch.is_direct(dout, out, softmax_lse):
         run = _ops._varlen_backward_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ def _folder() -> Path:
     if inherited:
         return Path(inherited)
     folder = Path(tempfile.mkdtemp(prefix="flash_attn_mock_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["FLASH_ATTN_MOCK_FOLDER"] = str(folder)
     return folder
 
