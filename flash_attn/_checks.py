@@ -6,7 +6,7 @@ All functions look at types, shapes, strides and devices only, so they never wai
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -214,15 +214,13 @@ def flag(value: object, name: str) -> None:
         raise TypeError(f"{name} must be True or False, but it is {shown:.40}.")
 
 
-def window(size: object) -> tuple[int, int]:
+def window(size: Any) -> tuple[int, int]:
     """Both sides of a window. Raises TypeError or ValueError unless there are two."""
-    wrong = f"window_size must be (left, right), but it is {_kind(size)}"
     try:
-        left, right = cast("tuple[int, int]", size)
-    except ValueError:
-        raise ValueError(f"{wrong} of another length.") from None
-    except TypeError:
-        raise TypeError(f"{wrong}.") from None
+        left, right = size
+    except (TypeError, ValueError) as error:
+        length = " of another length" if isinstance(error, ValueError) else ""
+        raise type(error)(f"window_size must be (left, right), but it is {_kind(size)}{length}.") from None
     return left, right
 
 
