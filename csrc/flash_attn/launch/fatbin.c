@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char remedy[] = "reinstall flash-attn (pip install --force-reinstall --no-deps flash-attn)";
+static const char remedy[] = "reinstall flash-attn (python -m flash_attn says how)";
 
 typedef struct Fatbin {
     char *name;
