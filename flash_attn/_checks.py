@@ -234,6 +234,16 @@ def window_side(width: int) -> int:
     return width if 0 <= width < NO_LIMIT else -1
 
 
+def whole(value: Any, name: str) -> None:
+    """Raises TypeError unless this is an integer, of Python, NumPy or PyTorch."""
+    if isinstance(value, (int, torch.SymInt)):
+        return
+    try:
+        operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, but it is {_kind(value)}.") from None
+
+
 def length(value: object, name: str) -> None:
     if not isinstance(value, int):
         raise TypeError(f"{name} must be an int, but it is {_kind(value)}.")

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import _checks
+
 
 def _rows_like(x: Tensor, indices: Tensor) -> Tensor:
     """indices (n,) repeated over the other dimensions of x, as gather and scatter want them."""
@@ -39,7 +41,7 @@ class IndexPutFirstAxis(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-        if indices.dim() != 1 or values.dim() < 2:
+        if indices.dim() != 1 or values.dim() < 2 or len(indices) != len(values):
             raise RuntimeError(
                 f"indices and values have shapes {tuple(indices.shape)} and {tuple(values.shape)}, "
                 "but they must be "
@@ -47,7 +49,10 @@ class IndexPutFirstAxis(torch.autograd.Function):
             )
         ctx.save_for_backward(indices)
         put = torch.zeros((first_axis_dim, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        put[indices] = values
+        try:
+            put[indices] = values
+        except IndexError as error:  # on the CPU; a GPU finds out later
+            raise RuntimeError(f"indices don't fit {first_axis_dim} rows: {error}.") from None
         return put
 
     @staticmethod
@@ -58,11 +63,16 @@ class IndexPutFirstAxis(torch.autograd.Function):
 
 def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
     """Rows of x (rows, ...) at indices (n,), each at most once: (n, ...)."""
+    _checks.tensors(x=x, indices=indices)
     return IndexFirstAxis.apply(x, indices)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
     """values (n, ...) at rows indices (n,) of zeros (first_axis_dim, ...)."""
+    _checks.tensors(values=values, indices=indices)
+    _checks.whole(first_axis_dim, "first_axis_dim")
+    if first_axis_dim < 0:
+        raise RuntimeError(f"first_axis_dim is {first_axis_dim}, but it must be at least 0.")
     return IndexPutFirstAxis.apply(values, indices, first_axis_dim)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -82,11 +92,22 @@ class IndexFirstAxisResidual(torch.autograd.Function):
 
 def index_first_axis_residual(x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of x (rows, ...) at indices (n,), and x for a residual branch."""
+    _checks.tensors(x=x, indices=indices)
     return IndexFirstAxisResidual.apply(x, indices)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _cumulative(lengths: Tensor) -> Tensor:
     return F.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+
+
+def _check_mask(mask: Tensor, name: str, hidden_states: Tensor) -> None:
+    _checks.tensors(hidden_states=hidden_states, **{name: mask})
+    if mask.dim() != 2 or mask.shape != hidden_states.shape[:2] or mask.device != hidden_states.device:
+        raise RuntimeError(
+            f"{name} has shape {tuple(mask.shape)} on {mask.device}, hidden_states "
+            f"{tuple(hidden_states.shape)} on {hidden_states.device}, but both must begin with (batch, "
+            "seqlen) and be on one device."
+        )
 
 
 def _rows_kept(mask: Tensor) -> Tensor:
@@ -108,6 +129,9 @@ def unpad_input(
         cu_seqlens (batch + 1,) int32; the longest sequence; seqused (batch,) int32, the rows that count,
         without the unused.
     """
+    _check_mask(attention_mask, "attention_mask", hidden_states)
+    if unused_mask is not None:
+        _check_mask(unused_mask, "unused_mask", hidden_states)
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
     used = attention_mask.sum(dim=-1, dtype=torch.int32)
@@ -131,6 +155,11 @@ def unpad_input_for_concatenated_sequences(
     Returns:
         hidden_states (total, ...), indices (total,), cu_seqlens int32 of all sequences, the longest sequence.
     """
+    _check_mask(attention_mask_in_length, "attention_mask_in_length", hidden_states)
+    if attention_mask_in_length.is_floating_point():
+        raise RuntimeError(
+            f"attention_mask_in_length has dtype {attention_mask_in_length.dtype}, but lengths are integers."
+        )
     row_lengths = attention_mask_in_length.sum(dim=-1)
     seqlen = attention_mask_in_length.shape[-1]
     columns = torch.arange(seqlen, device=row_lengths.device, dtype=row_lengths.dtype)
@@ -143,8 +172,15 @@ def unpad_input_for_concatenated_sequences(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """The reverse of `unpad_input`: hidden_states (total, ...) back into (batch, seqlen, ...), "
-    "zeros elsewhere."""
+    """The reverse of `unpad_input`: hidden_states (total, ...) into (batch, seqlen, ...), zeros elsewhere."""
+    _checks.tensors(hidden_states=hidden_states, indices=indices)
+    _checks.whole(batch, "batch")
+    _checks.whole(seqlen, "seqlen")
+    if hidden_states.dim() < 1 or batch < 0 or seqlen < 0 or len(hidden_states) > batch * seqlen:
+        raise RuntimeError(
+            f"hidden_states has shape {tuple(hidden_states.shape)}, which doesn't fit batch {batch} and "
+            f"seqlen {seqlen}."
+        )
     if hidden_states.dim() < 2:
         padded = index_put_first_axis(hidden_states[:, None], indices, batch * seqlen)[:, 0]
     else:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops.triton.rotary import apply_rotary
+from .. import _checks
+from ..ops.triton.rotary import apply_rotary, check_rotary
 
 
 def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:
@@ -24,6 +25,12 @@ def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: boo
     x is (batch, seqlen, nheads, headdim), cos and sin are (seqlen, rotary_dim / 2) or (batch, seqlen,
     rotary_dim / 2).
     """
+    _checks.tensors(x=x, cos=cos, sin=sin)
+    if x.dim() < 3 or cos.dim() < 2 or cos.shape != sin.shape:
+        raise RuntimeError(
+            f"x, cos and sin have shapes {tuple(x.shape)}, {tuple(cos.shape)} and {tuple(sin.shape)}, but "
+            "they must be (batch, seqlen, nheads, headdim) and twice (seqlen, rotary_dim / 2)."
+        )
     rotary_dim = cos.shape[-1] * 2
     if rotary_dim > x.shape[-1]:
         raise RuntimeError(f"cos rotates {rotary_dim} channels, but a head of x has only {x.shape[-1]}.")
@@ -153,12 +160,14 @@ class ApplyRotaryEmbQKV(torch.autograd.Function):
         back: bool,
     ) -> None:
         q, k = _query_and_key(qkv, num_heads_q)
-        _turn_in_place(q, cos, sin, offsets, interleaved, back)
         own_cos, own_sin = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
+        check_rotary(k, own_cos, own_sin, offsets)  # before q is written
+        _turn_in_place(q, cos, sin, offsets, interleaved, back)
         _turn_in_place(k, own_cos, own_sin, offsets, interleaved, back)
 
 
 def _query_and_key(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, Tensor]:
+    _checks.tensors(qkv=qkv)
     if qkv.dim() == 5:
         if qkv.shape[2] != 3:
             raise RuntimeError(
@@ -172,8 +181,9 @@ def _query_and_key(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, Tensor
             "nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with "
             "num_heads_q given."
         )
+    _checks.whole(num_heads_q, "num_heads_q")
     num_heads_k = (qkv.shape[2] - num_heads_q) // 2
-    if num_heads_k < 1 or num_heads_q + 2 * num_heads_k != qkv.shape[2]:
+    if num_heads_q < 1 or num_heads_k < 1 or num_heads_q + 2 * num_heads_k != qkv.shape[2]:
         raise RuntimeError(
             f"num_heads_q is {num_heads_q}, which doesn't fit the {qkv.shape[2]} heads of qkv."
         )
@@ -214,6 +224,7 @@ class ApplyRotaryEmbKV(torch.autograd.Function):
     def forward(
         ctx: Any, kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, seqlen_offsets: int | Tensor
     ) -> Tensor:
+        _checks.tensors(kv=kv)
         if kv.dim() != 5 or kv.shape[2] != 2:
             raise RuntimeError(
                 f"kv has shape {tuple(kv.shape)}, but it must be (batch, seqlen, 2, nheads, headdim)."

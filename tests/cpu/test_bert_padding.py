@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flash_attn import bert_padding
 from flash_attn.bert_padding import (
     index_first_axis,
     index_first_axis_residual,
@@ -66,3 +67,37 @@ def test_wrong_shapes() -> None:
         index_first_axis(torch.zeros(3), torch.tensor([0]))
     with pytest.raises(RuntimeError, match="indices"):
         index_put_first_axis(torch.zeros(3, 2), torch.tensor([[0]]), 3)
+
+
+WHOLE = torch.ones(2, 8, dtype=torch.bool)
+STATES = torch.zeros(2, 8, 4)
+REFUSED: list[tuple[str, tuple[object, ...], type[Exception], str]] = [
+    ("unpad_input", (None, WHOLE), TypeError, "hidden_states must be a torch.Tensor, but it is None"),
+    ("unpad_input", (STATES, [1]), TypeError, "attention_mask must be a torch.Tensor, but it is a list"),
+    ("unpad_input", (STATES, WHOLE[:1]), RuntimeError, "attention_mask has shape"),
+    ("unpad_input", (STATES, WHOLE.flatten()), RuntimeError, "attention_mask has shape"),
+    ("unpad_input", (STATES, WHOLE, WHOLE[:, :7]), RuntimeError, "unused_mask has shape"),
+    ("unpad_input", (STATES.to("meta"), WHOLE), RuntimeError, "on one device"),
+    ("unpad_input_for_concatenated_sequences", (STATES, 3), TypeError, "attention_mask_in_length must be a"),
+    ("unpad_input_for_concatenated_sequences", (STATES, WHOLE.float()), RuntimeError, "lengths are integers"),
+    ("unpad_input_for_concatenated_sequences", (STATES, torch.tensor(3)), RuntimeError, "has shape"),
+    ("index_first_axis", ([1], torch.tensor([0])), TypeError, "x must be a torch.Tensor"),
+    ("index_first_axis", (STATES[0], None), TypeError, "indices must be a torch.Tensor"),
+    ("index_put_first_axis", (STATES[0], torch.arange(8), "8"), TypeError, "first_axis_dim must be an int"),
+    ("index_put_first_axis", (STATES[0], torch.arange(8), -1), RuntimeError, "first_axis_dim is -1"),
+    ("index_put_first_axis", (STATES[0], torch.arange(7), 8), RuntimeError, "indices and values have shapes"),
+    ("index_put_first_axis", (STATES[0], torch.arange(8), 7), RuntimeError, "indices don't fit 7 rows"),
+    ("pad_input", (None, torch.arange(8), 1, 8), TypeError, "hidden_states must be a torch.Tensor"),
+    ("pad_input", (STATES[0], torch.arange(8), 1.0, 8), TypeError, "batch must be an int, but it is a float"),
+    ("pad_input", (STATES[0], torch.arange(8), 1, 7), RuntimeError, "doesn't fit batch 1 and seqlen 7"),
+    ("pad_input", (STATES[0], torch.arange(8), -1, -8), RuntimeError, "doesn't fit batch -1"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "error", "message"), REFUSED)
+def test_bad_arguments(
+    name: str, arguments: tuple[object, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        getattr(bert_padding, name)(*arguments)
+    assert "\n" not in str(raised.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -142,3 +144,42 @@ def test_bad_arguments() -> None:
         apply_rotary_emb_qkv_(torch.randn(2, 7, 2, 2, 8), cos, sin)
     with pytest.raises(RuntimeError, match="num_heads_q"):
         apply_rotary_emb_qkv_(torch.randn(2, 7, 6, 8), cos, sin)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"x": None}, TypeError, "x must be a torch.Tensor, but it is None"),
+        ({"cos": [1.0]}, TypeError, "cos must be a torch.Tensor, but it is a list"),
+        ({"seqlen_offsets": "1"}, TypeError, "seqlen_offsets must be an int, but it is a str"),
+        ({"seqlen_offsets": float("nan")}, TypeError, "seqlen_offsets must be an int, but it is a float"),
+        ({"cu_seqlens": [0, 8]}, TypeError, "cu_seqlens must be a torch.Tensor"),
+        ({"cu_seqlens": torch.zeros(3), "max_seqlen": 8}, RuntimeError, "cu_seqlens is torch.float32"),
+        (
+            {"cu_seqlens": torch.tensor(3), "max_seqlen": 8},
+            RuntimeError,
+            "cu_seqlens is torch.int64",
+        ),
+    ],
+)
+def test_arguments_of_another_kind(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"x": torch.zeros(2, 8, 4, 64), "cos": torch.ones(8, 16), "sin": torch.zeros(8, 16), **changes}
+    with pytest.raises(error, match=message):
+        apply_rotary_emb(**given)
+
+
+@pytest.mark.parametrize("heads", [-2, 0, 4, 2.0, "2"])
+def test_heads_that_do_not_fit(heads: Any) -> None:
+    with pytest.raises((RuntimeError, TypeError), match="num_heads_q"):
+        apply_rotary_emb_qkv_(
+            torch.zeros(2, 8, 4, 64), torch.ones(8, 16), torch.zeros(8, 16), num_heads_q=heads
+        )
+
+
+def test_nothing_is_written_when_the_table_of_the_keys_is_short() -> None:
+    qkv = torch.ones(2, 8, 3, 4, 64)
+    with pytest.raises(RuntimeError, match="make it longer"):
+        apply_rotary_emb_qkv_(
+            qkv, torch.zeros(8, 16), torch.ones(8, 16), cos_k=torch.zeros(7, 16), sin_k=torch.ones(7, 16)
+        )
+    assert (qkv == 1).all()

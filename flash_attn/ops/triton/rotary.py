@@ -7,6 +7,8 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from ... import _checks
+
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -40,7 +42,7 @@ def apply_rotary(
     Raises:
         RuntimeError: shapes, types or lengths don't fit.
     """
-    batch = _check(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen)
+    batch = check_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen)
     if x.is_cuda and HAS_TRITON and x.numel():
         from ._rotary_kernel import launch
 
@@ -58,15 +60,28 @@ def apply_rotary(
     return rotated
 
 
-def _check(
+def check_rotary(
     x: Tensor,
     cos: Tensor,
     sin: Tensor,
     seqlen_offsets: int | Tensor,
-    cu_seqlens: Tensor | None,
-    max_seqlen: int | None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
 ) -> int:
-    """The batch size."""
+    """The batch size. Raises TypeError or RuntimeError for what `apply_rotary` doesn't take."""
+    _checks.tensors(x=x, cos=cos, sin=sin)
+    if cu_seqlens is not None:
+        _checks.tensors(cu_seqlens=cu_seqlens)
+        if (
+            cu_seqlens.dim() != 1
+            or not cu_seqlens.shape[0]
+            or cu_seqlens.dtype not in (torch.int32, torch.int64)
+            or cu_seqlens.device != x.device
+        ):
+            raise RuntimeError(
+                f"cu_seqlens is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)} on "
+                f"{cu_seqlens.device}, but it must be int32 of shape (batch + 1,) on {x.device}."
+            )
     rank = 4 if cu_seqlens is None else 3
     if x.dim() != rank:
         raise RuntimeError(
@@ -88,6 +103,10 @@ def _check(
         )
     if cu_seqlens is not None and max_seqlen is None:
         raise RuntimeError("max_seqlen is missing: with cu_seqlens it must be the longest sequence.")
+    if cu_seqlens is not None:
+        _checks.whole(max_seqlen, "max_seqlen")
+    if not isinstance(seqlen_offsets, Tensor):
+        _checks.whole(seqlen_offsets, "seqlen_offsets")
     batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     seqlen = x.shape[1] if cu_seqlens is None else max_seqlen
     if isinstance(seqlen_offsets, Tensor):
