@@ -33,9 +33,19 @@ set(CMAKE_USER_MAKE_RULES_OVERRIDE "${CMAKE_CURRENT_LIST_DIR}/zig_archiver.cmake
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
 # Nor a second stripping when installed: GNU's strip and LLVM's leave different bytes, and machines have either.
 set(CMAKE_STRIP "" CACHE FILEPATH "Program that strips what is installed" FORCE)
-# CMake's question which compiler this is links too; without the launcher's own flags zig would build a second C runtime for it.
-set(CMAKE_C_FLAGS_INIT "-O3 -s")
 # The programs that CMake would look for beside the compiler are the host's, and a shared library needs none of them.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
-# Compiler checks that link would have zig build a second C runtime, without optimisation, which takes minutes.
+# A compiler check that links a program would have zig build a second C runtime, which takes minutes on Windows. None of them
+# links; CMake's question which compiler this is does, so it is answered here.
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+if(CMAKE_SYSTEM_NAME STREQUAL "Windows")
+  set(CMAKE_C_COMPILER_ID_RUN TRUE)
+  set(CMAKE_C_COMPILER_ID Clang)
+  set(CMAKE_C_COMPILER_FRONTEND_VARIANT GNU)
+  set(CMAKE_C_PLATFORM_ID MinGW)
+  set(CMAKE_C_STANDARD_COMPUTED_DEFAULT 17)
+  set(CMAKE_C_EXTENSIONS_COMPUTED_DEFAULT ON)
+  execute_process(
+    COMMAND "${_zig}" cc -dumpversion
+    OUTPUT_VARIABLE CMAKE_C_COMPILER_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+endif()
