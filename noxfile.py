@@ -15,8 +15,8 @@ from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
-PLATFORMS = ("manylinux_x86_64", "manylinux_aarch64", "win_amd64", "win_arm64")
 LOCK = ROOT / "ci" / "build-requirements.txt"
+PLATFORMS = tuple(nox.project.load_toml(ROOT / "ci" / "matrix.toml")["platforms"])
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 sys.path.insert(0, str(ROOT / "cmake"))

@@ -20,7 +20,7 @@ import typer
 from ci.container import debian, official, pip_settings
 from ci.container.engine import find_engine, podman_settings
 from ci.container.errors import ContainerError
-from tools.cross import TARGETS
+from tools.cross import targets
 from tools.epoch import with_epoch
 from tools.matrix.definition import definition
 from tools.same import difference, digest
@@ -119,7 +119,7 @@ def zig_settings(name: str, project: str) -> dict[str, str]:
     """Every cell's launcher comes from one compiler, zig, and so do its bytes, whatever the machine holds."""
     return {
         "CMAKE_TOOLCHAIN_FILE": f"{project}/cmake/zig.cmake",
-        "FLASH_ATTN_ZIG_TARGET": TARGETS[name].zig,
+        "FLASH_ATTN_ZIG_TARGET": targets()[name].zig,
     }
 
 

@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.compile_steps import BuildError, run_steps
-from tools.cross import TARGETS, Target, environment_for
+from tools.cross import Target, environment_for, targets
 from tools.epoch import with_epoch
+from tools.matrix.definition import MatrixError
 from tools.repair import RepairError, repair
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +111,7 @@ def command(
     archs: Annotated[str | None, typer.Option(help='GPU architectures, such as "80;90" or native.')] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compile processes at a time.")] = None,
     platform: Annotated[
-        str | None, typer.Option(help=f"Build for another platform with zig: {', '.join(TARGETS)}.")
+        str | None, typer.Option(help="Build with zig for a platform of ci/matrix.toml, such as win_amd64.")
     ] = None,
     plat: Annotated[
         str | None, typer.Option(help="Platform tag to insist on, such as manylinux_2_28_x86_64.")
@@ -121,13 +122,14 @@ def command(
     console = Console()
     start = time.monotonic()
     try:
-        if platform is not None and platform not in TARGETS:
-            raise BuildError(f"There is no platform {platform!r}; name one of {', '.join(TARGETS)}.")
-        target = TARGETS[platform] if platform else None
+        known = targets() if platform is not None else {}
+        if platform is not None and platform not in known:
+            raise BuildError(f"There is no platform {platform!r}; name one of {', '.join(known)}.")
+        target = known[platform] if platform else None
         with tempfile.TemporaryDirectory() as scratch:
             built = build(archs, jobs, target, Path(scratch), console)
             wheel = repair(built.wheel, plat, output)
-    except (BuildError, OSError, RepairError) as error:
+    except (BuildError, MatrixError, OSError, RepairError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     # A table that goes into a log has no terminal to fit.

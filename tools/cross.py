@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.matrix.definition import definition
+
 ROOT = Path(__file__).parent.parent
 ZIG_TOOLCHAIN = ROOT / "cmake" / "zig.cmake"
 
@@ -19,19 +21,11 @@ class Target:
     name: str
     zig: str
     host_platform: str
-    is_windows: bool
 
 
-# glibc 2.17, as the tag manylinux_2_17 (manylinux2014) promises.
-TARGETS: Mapping[str, Target] = {
-    target.name: target
-    for target in (
-        Target("manylinux_x86_64", "x86_64-linux-gnu.2.17", "linux-x86_64", is_windows=False),
-        Target("manylinux_aarch64", "aarch64-linux-gnu.2.17", "linux-aarch64", is_windows=False),
-        Target("win_amd64", "x86_64-windows-gnu", "win-amd64", is_windows=True),
-        Target("win_arm64", "aarch64-windows-gnu", "win-arm64", is_windows=True),
-    )
-}
+def targets() -> Mapping[str, Target]:
+    """Those of ``ci/matrix.toml``, by name. Raises MatrixError when that is wrong."""
+    return {name: Target(name, row.zig, row.host) for name, row in definition().platforms.items()}
 
 
 def zig_program() -> Path:

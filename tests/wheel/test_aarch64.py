@@ -10,7 +10,7 @@ import pytest
 from mock_driver import replay, toolchain
 from mock_driver.kernel_table import write_fatbins, write_table
 
-from tools.cross import TARGETS, zig_program
+from tools.cross import targets, zig_program
 
 LOADER = Path("/usr/aarch64-linux-gnu")
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
@@ -65,7 +65,7 @@ def test_it_launches_what_this_machine_launches(
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path, Path], tuple[Path, Path, Path]]:
     folder = tmp_path_factory.mktemp("launchers")
-    zig = [str(zig_program()), "cc", "-target", TARGETS["manylinux_aarch64"].zig]
+    zig = [str(zig_program()), "cc", "-target", targets()["manylinux_aarch64"].zig]
     native = toolchain.compiler()
     assert native is not None
     return built([native], folder / "native"), built(zig, folder / "aarch64")
