@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from email.message import Message
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -243,7 +244,8 @@ class TestCommand:
 @pytest.fixture(scope="module")
 def identifiers() -> set[str]:
     """Those of all builds that the cibuildwheel of this Python knows, without asking for any by name."""
-    pytest.importorskip("cibuildwheel")
+    if not list(metadata.distributions(name="cibuildwheel")):  # other tests put a stand-in on the path
+        pytest.skip("cibuildwheel is not installed; it needs Python 3.11")
     found: set[str] = set()
     for system, archs in (("linux", "x86_64,aarch64"), ("windows", "AMD64,ARM64")):
         ran = subprocess.run(
