@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -72,6 +73,36 @@ def test_every_nox_session_exists(workflow: Workflow, sessions: set[str]) -> Non
             named = words[2 : words.index("--")] if "--" in words else words[2:]
             assert named, words
             assert set(named) <= sessions, words
+
+
+def building_sessions() -> set[str]:
+    """Sessions of noxfile.py that install or name the group "build"."""
+    functions = [
+        node
+        for node in ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and "nox.session" in map(ast.unparse, node.decorator_list)
+    ]
+    return {
+        function.name
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and any(ast.unparse(argument) == "'build'" for argument in node.args)
+    }
+
+
+def test_everything_that_is_built_is_built_of_pinned_requirements() -> None:
+    building = building_sessions()
+    assert building == {"kernels", "wheel", "wheels", "cibuildwheel", "sdist"}
+    built = set()
+    for workflow in workflows().values():
+        for name, step in workflow.steps():
+            for words in commands(step.get("run", "")):
+                if words[0] == "nox" and building & set(words):
+                    built |= building & set(words)
+                    places = (workflow.content, workflow.jobs[name], step)
+                    environment = {key: one for place in places for key, one in place.get("env", {}).items()}
+                    assert environment.get("FLASH_ATTN_LOCKED") == "1", (workflow.name, name, words)
+    assert built == building
 
 
 @ALL
