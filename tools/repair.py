@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +19,9 @@ import typer
 
 from tools.ending import refusal
 from tools.epoch import with_epoch
-from tools.verify.platforms import NEWEST_GLIBC
+from tools.verify.platforms import NEWEST_GLIBC, foreign_libraries
 from tools.verify.problems import UnreadableError
 from tools.verify.wheel import read_wheel
-
-# What every Windows 10 has: the kernel, and the C runtime that is a part of the system.
-BARE_WINDOWS = re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll")
 
 GLIBC_TAG = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
 LAUNCHER_DLL = "flash_attn/lib/flash_attn.dll"
@@ -111,17 +107,12 @@ def repair_windows(wheel: Path, output: Path) -> Path:
         )
     if ran.returncode != 0:
         raise RepairError(f"delvewheel can't read {wheel.name}: {last_line(ran.stderr)}")
-    if foreign := unexpected_dlls(ran.stdout.split()):
+    if foreign := foreign_libraries("pe", ran.stdout.splitlines()):
         raise RepairError(
             f"The launcher needs {', '.join(foreign)}, but the wheel bundles no DLL and needs none that a "
             "bare Windows lacks; link without it."
         )
     return place(wheel, output)
-
-
-def unexpected_dlls(names: Iterable[str]) -> list[str]:
-    """Those that not every Windows 10 has."""
-    return sorted(name for name in names if not BARE_WINDOWS.fullmatch(name.lower()))
 
 
 def repair(wheel: Path, platform: str | None, output: Path) -> Path:

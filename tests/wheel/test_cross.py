@@ -1,4 +1,4 @@
-"""Builds for other platforms: what they refuse before anything is compiled; which DLLs a wheel may need."""
+"""Builds for other platforms: what they refuse before anything is compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.console import Console
 
 from tools.build_wheel import BuildError, build
 from tools.cross import environment_for, targets
-from tools.repair import unexpected_dlls
 
 
 def test_the_targets_are_those_of_the_wheels() -> None:
@@ -28,11 +27,3 @@ def test_a_cross_build_without_fatbins_says_what_it_needs(
     monkeypatch.delenv("FLASH_ATTN_KERNELS_DIR", raising=False)
     with pytest.raises(BuildError, match=r"^A wheel for win_amd64 takes ready fatbins"):
         build(None, None, targets()["win_amd64"], tmp_path, Console())
-
-
-@pytest.mark.parametrize(
-    "name", ["msvcp140.dll", "VCRUNTIME140.dll", "cudart64_13.dll", "nvcuda.dll", "c10.dll"]
-)
-def test_a_dll_that_windows_lacks_is_named(name: str) -> None:
-    assert unexpected_dlls(["KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll", name]) == [name]
-    assert unexpected_dlls(["KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"]) == []

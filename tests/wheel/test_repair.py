@@ -1,13 +1,17 @@
-"""The repair step: which of auditwheel's answers make a wheel that is shipped, what is said of others."""
+"""The repair step: which wheels auditwheel and delvewheel let pass, and what is said of others."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from wheel_parts import Parts, zig_library
 
 from tools.repair import RepairError, check_policy, repair
+from tools.verify.expected import CHECKOUT
 
 
 @pytest.mark.parametrize("tag", ["manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_5_aarch64"])
@@ -33,6 +37,30 @@ def test_a_foreign_library_is_named() -> None:
     report = {"external_libs": {"libtorch.so": None}, "overall_tag": "manylinux_2_17_x86_64"}
     with pytest.raises(RepairError, match=r"needs libtorch\.so, but the wheel carries no foreign library"):
         check_policy("a.whl", report)
+
+
+def test_a_windows_wheel_stays_as_it_is(windows_parts: Parts, tmp_path: Path) -> None:
+    built = windows_parts.build(tmp_path)
+    done = run_repair(built, tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out" / built.name).read_bytes() == built.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["msvcp140.dll", "VCRUNTIME140.dll", "cudart64_13.dll", "nvcuda.dll"])
+def test_a_dll_that_windows_lacks_is_named(windows_parts: Parts, tmp_path: Path, name: str) -> None:
+    library = zig_library(tmp_path, "x86_64-windows-gnu", imports=name)
+    done = run_repair(windows_parts.but(library=library).build(tmp_path), tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: The launcher needs {name}, but the wheel bundles no DLL and needs none that a bare Windows "
+        "lacks; link without it.\n"
+    )
+    assert not list((tmp_path / "out").iterdir())
+
+
+def run_repair(wheel: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools", "repair", str(wheel), "--output", str(output)]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
 
 
 def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path) -> None:

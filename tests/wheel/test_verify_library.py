@@ -19,7 +19,9 @@ from wheel_parts import (
     zig_library,
 )
 
+from tools.verify.build_paths import build_paths
 from tools.verify.check_library import check_library, declared_symbols
+from tools.verify.expected import CHECKOUT
 from tools.verify.library import Library
 from tools.verify.pe import read_pe
 from tools.verify.platforms import Platform, platform_of
@@ -126,6 +128,46 @@ def test_debug_file_of_the_builder(windows_parts: Parts, refused: Refused, tmp_p
     lines = refused(windows_parts.but(library=library))
     assert len(lines) == 1
     assert "secret.pdb of the machine that built it" in lines[0]
+
+
+def test_sources_of_the_builder(parts: Parts, windows_parts: Parts, refused: Refused, tmp_path: Path) -> None:
+    (line,) = refused(parts.but(library=elf_library(tmp_path, flags=["-g"])))
+    assert line.startswith(f"{ELF_LIBRARY} holds /")
+    assert line.endswith(", of the machine that built it; link without debug information (-s)")
+    assert f"{tmp_path}/elf.c" in line
+    path = "D:\\a\\flash-attention\\csrc\\error.c"
+    assert refused(windows_parts.but(library=windows_parts.library + path.encode("utf-16-le"))) == [
+        f"{PE_LIBRARY} holds {path}, of the machine that built it; link without debug information (-s)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "C:\\Users\\Ada\\flash-attention\\csrc\\error.c",
+        "d:/a/flash-attention/csrc/error.c",
+        "/home/ada/flash-attention",
+        "/tmp/build-env/launcher",
+        "/opt/src/flash/error.c",
+        str(CHECKOUT),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_path_of_the_builder(path: str, encoding: str) -> None:
+    for before in (b"\0", b"\0\0"):
+        data = before + f"assertion in {path}".encode(encoding) + b"\0\0\0"
+        assert list(build_paths(data)) == [path]
+
+
+def test_path_that_every_machine_has() -> None:
+    for text in (
+        "/lib64/ld-linux-x86-64.so.2",
+        "%s/%s",
+        "\\\\?\\UNC\\",
+        "csrc/flash_attn/launch/error.c",
+        "1:/2",
+    ):
+        assert list(build_paths(text.encode() + b"\0" + text.encode("utf-16-le"))) == []
 
 
 def test_hardening_switched_off(windows_parts: Parts) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from tools.verify.build_paths import build_paths
 from tools.verify.elf import read_elf
 from tools.verify.expected import HEADER
 from tools.verify.library import Library
 from tools.verify.pe import read_pe
-from tools.verify.platforms import LIBRARIES, NEWEST_GLIBC, Platform
+from tools.verify.platforms import LIBRARIES, NEWEST_GLIBC, Platform, foreign_libraries
 from tools.verify.problems import Problem, Problems, UnreadableError
 from tools.verify.wheel import Wheel
 
-# What every Linux and every Windows 10 has. The CUDA driver is not here: it is found at run time.
-_ALLOWED = {
-    "elf": re.compile(r"lib(c|m|dl|pthread)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d"),
-    "pe": re.compile(r"(kernel32|api-ms-win-(crt|core)-[a-z0-9-]+)\.dll"),
-}
 _DECLARED = re.compile(r"^FLASH_ATTN_API\b[^(]*?\b(flash_attn_\w+)\(", re.MULTILINE)
 
 
@@ -33,7 +30,9 @@ def read_library(wheel: Wheel) -> tuple[str, Library] | None:
     for name, kind in LIBRARIES.items():
         if name in wheel.files:
             try:
-                return name, (read_elf if kind == "elf" else read_pe)(wheel.files[name])
+                data = wheel.files[name]
+                library = (read_elf if kind == "elf" else read_pe)(data)
+                return name, replace(library, build_paths=tuple(build_paths(data)))
             except UnreadableError as error:
                 raise UnreadableError(f"{name} can't be read: {error}") from None
     return None
@@ -43,9 +42,8 @@ def check_library(
     name: str, library: Library, platform: Platform | None, declared: frozenset[str]
 ) -> Problems:
     """Problems of one launcher; ``declared`` empty means that any name of ours may be exported."""
-    for imported in library.imports:
-        if not _ALLOWED[library.format].fullmatch(imported):
-            yield Problem("imports", f"{name} needs {imported}, which users may not have; link without it")
+    for imported in foreign_libraries(library.format, library.imports):
+        yield Problem("imports", f"{name} needs {imported}, which users may not have; link without it")
     for symbol in sorted(library.exports):
         if not symbol.startswith("flash_attn_") or (declared and symbol not in declared):
             yield Problem("exports", f"{name} exports {symbol}, which flash_attn.h does not declare")
@@ -55,6 +53,12 @@ def check_library(
         yield Problem("exports", f"{name} exports nothing")
     for text in library.hardening:
         yield Problem("hardening", f"{name}: {text}")
+    if library.build_paths:
+        paths = ", ".join(library.build_paths)
+        yield Problem(
+            "paths",
+            f"{name} holds {paths}, of the machine that built it; link without debug information (-s)",
+        )
     if platform:
         yield from _check_platform(name, library, platform)
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Library:
-    """``glibc`` is the newest it asks for, ``hardening`` what is wrong with flags, paths and timestamp."""
+    """``glibc`` is the newest it asks for, ``hardening`` what is wrong with flags and timestamp.
+
+    ``build_paths`` are those of the machine that built it.
+    """
 
     format: str
     machine: str
@@ -15,3 +18,4 @@ class Library:
     exports: frozenset[str]
     glibc: tuple[int, ...] | None = None
     hardening: tuple[str, ...] = ()
+    build_paths: tuple[str, ...] = ()

@@ -29,15 +29,7 @@ def read_pe(data: bytes) -> Library:
         with pefile.PE(data=data, fast_load=True) as pe:
             pe.parse_data_directories([pefile.DIRECTORY_ENTRY[name] for name in (*_DIRECTORIES, _DEBUG)])
             return _read(pe)
-    # pefile lets damaged tables surface as whatever reading them runs into.
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        pefile.PEFormatError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _DAMAGE as error:
         raise UnreadableError(f"it is no whole PE library ({error})") from None
 
 

@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LIBRARIES = {"flash_attn/lib/libflash_attn.so": "elf", "flash_attn/lib/flash_attn.dll": "pe"}
+# What every Linux has, and every Windows 10: there the kernel, and the C runtime that is part of the system.
+# The CUDA driver is not here: it is found at run time.
+_PRESENT = {
+    "elf": re.compile(r"lib(c|m|dl|pthread)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d"),
+    "pe": re.compile(r"(kernel32|api-ms-win-crt-[a-z0-9-]+)\.dll", re.IGNORECASE),
+}
 NEWEST_GLIBC = (2, 28)
 _MANYLINUX = re.compile(r"manylinux(?:_(\d+)_(\d+)|(1|2010|2014))_(x86_64|aarch64)")
 _LEGACY_GLIBC = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
@@ -20,6 +26,11 @@ class Platform:
     library: str
     machine: str
     glibc: tuple[int, int] | None = None
+
+
+def foreign_libraries(format: str, names: Iterable[str]) -> list[str]:
+    """Those that a bare system lacks; ``format`` is elf or pe."""
+    return sorted(name for name in names if not _PRESENT[format].fullmatch(name))
 
 
 def platform_of(tags: Iterable[str]) -> Platform | None:
