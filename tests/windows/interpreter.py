@@ -69,7 +69,7 @@ def make(kind: Embedded, wine: Wine, wheel: Path, cache: Path, folder: Path) -> 
 
 
 def unpack(kind: Embedded, cache: Path, place: Path) -> Path:
-    """CPython for Windows as python.org gives it, its signature checked, in the folder."""
+    """CPython for Windows as python.org gives it, its signatures checked, in the folder."""
     archive = downloads.embedded_archive(kind, cache / "downloads")
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(archive) as tar:
@@ -80,7 +80,7 @@ def unpack(kind: Embedded, cache: Path, place: Path) -> Path:
                 if not entry.is_dir():
                     entry.filename = Path(entry.filename).name
                     data.extract(entry, place)
-    assert signature.problems(place / "python.exe") == []
+    assert signature.problems_of_python(place) == []
     return place
 
 

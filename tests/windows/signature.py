@@ -1,10 +1,10 @@
-"""Whether a program for Windows is the one that the Python Software Foundation signed.
+"""Whether a CPython for Windows is the one that the Python Software Foundation signed.
 
-What is checked: the program has the digest that was signed, the signature fits the signer's certificate, that
-names the Python Software Foundation, and a chain of certificates, each signed by the next, leads from it to a
-root that Windows trusts, known here by its fingerprint. What is not: revocation, which needs a network, and
-expiry, since a signature outlives its certificate by a timestamp, which this doesn't examine. The archive's
-pinned hash says the rest.
+What is checked of each program and library but Microsoft's C runtime: it has the digest that was signed,
+the signature fits the signer's certificate, that names the Python Software Foundation, and a chain of
+certificates, each signed by the next, leads from it to a root that Windows trusts, known here by its
+fingerprint. What is not: revocation, which needs a network, and expiry, since a signature outlives its
+certificate by a timestamp, which this doesn't examine. The archive's pinned hash says the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ ROOTS = {
         "Microsoft Identity Verification Root Certificate Authority 2020"
     ),
 }
+
+
+def problems_of_python(folder: Path) -> list[str]:
+    """What is wrong with the signatures of all programs and libraries of a CPython but the C runtime."""
+    programs = [path for path in sorted(folder.iterdir()) if path.suffix in (".exe", ".dll", ".pyd")]
+    return [
+        problem
+        for program in programs
+        if not program.name.startswith("vcruntime")
+        for problem in problems(program)
+    ]
 
 
 def problems(program: Path) -> list[str]:
