@@ -2,7 +2,7 @@
 #   FLASH_ATTN_ZIG          zig's own program; unset, that of the package ziglang of the Python that builds
 #   FLASH_ATTN_ZIG_TARGET   such as x86_64-windows-gnu or aarch64-linux-gnu.2.17
 set(_target "$ENV{FLASH_ATTN_ZIG_TARGET}")
-if(NOT _target MATCHES "^(x86_64|aarch64)-(windows|linux)-gnu")
+if(NOT _target MATCHES "^([a-z0-9_]+)-(windows|linux)-gnu")
   message(FATAL_ERROR "FLASH_ATTN_ZIG_TARGET is \"${_target}\"; it must be a zig target such as x86_64-windows-gnu.")
 endif()
 set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")

@@ -6,7 +6,6 @@ auditwheel and delvewheel do the looking. Neither finds anything to bundle, or t
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,11 @@ import typer
 
 from tools.ending import refusal
 from tools.epoch import with_epoch
-from tools.verify.platforms import NEWEST_GLIBC, foreign_libraries
+from tools.matrix.definition import MatrixError
+from tools.verify.platforms import foreign_libraries, newest_glibc, platform_of
 from tools.verify.problems import UnreadableError
 from tools.verify.wheel import read_wheel
 
-GLIBC_TAG = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
 LAUNCHER_DLL = "flash_attn/lib/flash_attn.dll"
 
 
@@ -54,11 +53,14 @@ def check_policy(name: str, report: dict[str, Any]) -> str:
             "link without it."
         )
     policy = str(report["overall_tag"])
-    glibc = GLIBC_TAG.fullmatch(policy)
-    if glibc is None:
-        raise RepairError(f"auditwheel gives {name} the tag {policy}, but only manylinux tags are shipped.")
-    if (int(glibc[1]), int(glibc[2])) > NEWEST_GLIBC:
-        newest = "_".join(map(str, NEWEST_GLIBC))
+    platform = platform_of([policy])
+    if platform is None or platform.glibc is None:
+        raise RepairError(
+            f"auditwheel gives {name} the tag {policy}, but only manylinux tags of the platforms in "
+            "ci/matrix.toml are shipped."
+        )
+    if platform.glibc > newest_glibc(platform):
+        newest = "_".join(map(str, newest_glibc(platform)))
         raise RepairError(
             f"auditwheel gives {name} the tag {policy}, newer than manylinux_{newest}: the launcher asks for "
             "symbols of a newer glibc; build it in a manylinux image or with zig (--platform)."
@@ -152,6 +154,6 @@ def command(
     """Give a built wheel its final platform tag; refuse one that needs what a bare system lacks."""
     try:
         repaired = repair(wheel, plat, output)
-    except RepairError as error:
+    except (MatrixError, RepairError) as error:
         raise refusal(error) from None
     typer.echo(repaired)

@@ -5,45 +5,36 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matrix_lines import (
+    PYTHONS,
+    next_architecture,
+    next_platform,
+    next_toolkit,
+    next_torch,
+    with_architecture,
+    with_platform,
+    with_toolkit,
+    with_torch,
+)
 
 from tools.matrix.definition import MATRIX, Definition, read_definition
 from tools.matrix.plan import Plan, expand
+from tools.verify.platforms import Platform, newest_glibc, platform_of
 
 EVENTS = ("pull_request", "nightly", "release")
-Edit = Callable[..., Path]
+Add = Callable[..., tuple[Plan, Plan]]
 
 
 @pytest.fixture(scope="module")
 def definition() -> Definition:
     return read_definition()
-
-
-@pytest.fixture
-def edited(tmp_path: Path) -> Edit:
-    """The matrix with texts replaced, each of which must be there once."""
-
-    def edit(*replacements: tuple[str, str]) -> Path:
-        text = MATRIX.read_text(encoding="utf-8")
-        for old, new in replacements:
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
-        path = tmp_path / "matrix.toml"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return edit
-
-
-def with_line(after: str, line: str) -> tuple[str, str]:
-    """The replacement that puts a line behind the one that holds this text."""
-    (found,) = [one for one in MATRIX.read_text(encoding="utf-8").splitlines() if after in one]
-    return found, f"{found}\n{line}"
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -103,25 +94,18 @@ def test_native_builds_compile_one_architecture_a_night_and_all_for_a_release(
     definition: Definition,
 ) -> None:
     nightly, release = (expand(definition, event).natives for event in ("nightly", "release"))
-    assert [native.id for native in release] == ["gcc-manylinux_x86_64", "msvc-win_amd64"]
+    rows = {name: row for name, row in definition.platforms.items() if row.native}
+    assert {row.native for row in rows.values()} >= {"gcc", "msvc"}
+    assert [native.id for native in release] == [f"{row.native}-{name}" for name, row in rows.items()]
     assert [native.id for native in nightly] == [native.id for native in release]
-    assert {native.archs for native in nightly} == {"120"}
+    assert {len(native.archs.split(";")) for native in nightly} == {1}
     assert {native.archs for native in release} == {";".join(definition.architectures)}
     assert all(few.minutes < many.minutes for few, many in zip(nightly, release, strict=True))
     # Nobody has seen MSVC compile them.
-    assert [native.may_fail for native in release] == [False, True]
+    assert {native.id for native in release if native.may_fail} == {
+        f"{row.native}-{name}" for name, row in rows.items() if row.native_may_fail
+    }
     assert expand(definition, "pull_request").natives == ()
-
-
-def test_the_docs_say_what_each_event_costs(definition: Definition) -> None:
-    text = " ".join((MATRIX.parents[1] / "docs" / "maintaining.md").read_text(encoding="utf-8").split())
-    told = re.search(
-        r"about ([\d,]+) for a pull request, ([\d,]+) for a nightly, ([\d,]+) for a release", text
-    )
-    assert told
-    assert [int(one.replace(",", "")) for one in told.groups()] == [
-        expand(definition, event).minutes for event in EVENTS
-    ]
 
 
 def test_cells_of_a_python_that_cibuildwheel_does_not_know_say_so(definition: Definition) -> None:
@@ -155,10 +139,10 @@ def test_the_github_format_is_one_line_a_kind(definition: Definition) -> None:
     assert len(ran.stdout) < 900_000
 
 
-def test_json_is_one_document() -> None:
+def test_json_is_one_document(definition: Definition) -> None:
     document = json.loads(run("--event", "nightly", "--format", "json").stdout)
     assert document["event"] == "nightly"
-    assert len(document["shards"]) == 5
+    assert [shard["arch"] for shard in document["shards"]] == list(definition.architectures)
     assert document["minutes"] > 0
 
 
@@ -174,43 +158,105 @@ def test_the_table_of_a_release_comes_in_a_second() -> None:
     assert 0 < seconds < 1.0
 
 
+LINES = (with_torch, with_toolkit, with_architecture, with_platform)
+
+
 class TestALineMore:
-    """Each of these is one line, and nothing else changes."""
+    """One line, and nothing else changes."""
 
     @pytest.fixture
-    def before(self, definition: Definition) -> Plan:
-        return expand(definition, "release")
+    def added(self, definition: Definition, tmp_path: Path) -> Callable[..., tuple[Plan, Plan]]:
+        """What an event was, and what it is with the line."""
 
-    def test_a_torch(self, edited: Edit, before: Plan) -> None:
-        line = (
-            '{ version = "2.16.0", index = "pypi", linux = "cu132", linux_arm = "cu132", windows = "cpu", '
-            'pythons = ["3.12", "3.14t"] },'
-        )
-        after = expand(read_definition(edited(with_line('version = "2.15.0"', line))), "release")
-        assert {cell.id for cell in after.cells} - {cell.id for cell in before.cells} == {
-            "cu132-torch2.16-cp312-manylinux_x86_64", "cu132-torch2.16-cp314t-manylinux_x86_64",
-            "cu132-torch2.16-cp312-manylinux_aarch64", "cu132-torch2.16-cp314t-manylinux_aarch64",
-            "cpu-torch2.16-cp312-win_amd64", "cpu-torch2.16-cp314t-win_amd64",
-        }  # fmt: skip
-        assert (after.shards, len(after.wheels)) == (before.shards, len(before.wheels))
+        def add(line: Callable[[str, Definition], str], event: str) -> tuple[Plan, Plan]:
+            before = MATRIX.read_text(encoding="utf-8")
+            after = line(before, definition)
+            assert len(set(after.splitlines()) - set(before.splitlines())) == 1
+            path = tmp_path / "matrix.toml"
+            path.write_text(after, encoding="utf-8")
+            return expand(definition, event), expand(read_definition(path), event)
 
-    def test_a_toolkit(self, edited: Edit) -> None:
-        path = edited(with_line('version = "13.5.0"', '{ version = "13.6.0" },'))
-        assert "cu136-shard-120" in {job.id for job in expand(read_definition(path), "nightly").toolkits}
+        return add
 
-    def test_an_architecture(self, edited: Edit, before: Plan) -> None:
-        path = edited(('"110", "120"]', '"110", "120", "130"]'))
-        after = expand(read_definition(path), "release")
-        assert {shard.id for shard in after.shards} - {shard.id for shard in before.shards} == {"shard-130"}
-        assert len(after.cells) == len(before.cells)
-
-    def test_a_platform(self, edited: Edit, before: Plan) -> None:
-        line = (
-            'manylinux_riscv64 = { runner = "some-runner", image = "quay.io/pypa/manylinux_2_39_riscv64", '
-            'tag = "manylinux_2_39_riscv64", arch = "riscv64", zig = "riscv64-linux-gnu.2.39", '
-            'host = "linux-riscv64", torch = "none" }'
-        )
-        after = expand(read_definition(edited(with_line("win_arm64 =", line))), "release")
-        assert {wheel.id for wheel in after.wheels} - {wheel.id for wheel in before.wheels} == {
-            "manylinux_riscv64"
+    def test_a_torch(self, added: Add, definition: Definition) -> None:
+        """It costs a release a cell a Python and platform, and others nothing: it is the newest now."""
+        before, after = added(with_torch, "release")
+        short = next_torch(definition).removesuffix(".0")
+        columns = {"linux": "cu139", "linux_arm": "cu139", "windows": "cpu"}
+        cells = {
+            f"{columns[row.torch]}-torch{short}-cp{python.replace('.', '')}-{name}"
+            for name, row in definition.platforms.items()
+            if row.torch in columns
+            for python in PYTHONS
         }
+        assert {cell.id for cell in after.cells} - {cell.id for cell in before.cells} == cells
+        assert (after.shards, len(after.wheels)) == (before.shards, len(before.wheels))
+        assert after.minutes - before.minutes == len(cells) * definition.minutes.cell
+        before, after = added(with_torch, "pull_request")
+        assert len(after.cells) <= len(before.cells)
+        assert {cell.torch for cell in after.cells} - {cell.torch for cell in before.cells} == {
+            next_torch(definition)
+        }
+
+    def test_a_toolkit(self, added: Add, definition: Definition) -> None:
+        before, after = added(with_toolkit, "nightly")
+        (more,) = {job.id for job in after.toolkits} - {job.id for job in before.toolkits}
+        cuda = next_toolkit(definition).replace(".", "")[:3]
+        assert more == f"cu{cuda}-shard-{definition.architectures[-1]}"
+        assert after.minutes - before.minutes == definition.minutes.shard
+
+    def test_an_architecture(self, added: Add, definition: Definition) -> None:
+        """A shard, and a part of each native build that compiles all architectures."""
+        before, after = added(with_architecture, "release")
+        arch = next_architecture(definition)
+        assert {shard.id for shard in after.shards} - {shard.id for shard in before.shards} == {
+            f"shard-{arch}"
+        }
+        assert all(native.archs.endswith(f";{arch}") for native in after.natives)
+        assert len(after.cells) == len(before.cells)
+        assert after.minutes - before.minutes == definition.minutes.shard * (1 + len(before.natives))
+
+    def test_a_platform(
+        self, added: Add, definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A wheel, which the verifier knows by its tag."""
+        before, after = added(with_platform, "release")
+        name = next_platform(definition)
+        assert {wheel.platform for wheel in after.wheels} - {wheel.platform for wheel in before.wheels} == {
+            name
+        }
+        assert after.cells == before.cells
+        assert after.minutes - before.minutes == definition.minutes.wheel
+        machine = name.removeprefix("manylinux_")
+        assert platform_of([f"manylinux_2_28_{machine}"]) is None
+        monkeypatch.setattr(
+            "tools.verify.platforms.definition", lambda: read_definition(tmp_path / "matrix.toml")
+        )
+        platform = platform_of([f"manylinux_2_28_{machine}"])
+        assert platform == Platform("flash_attn/lib/libflash_attn.so", machine, (2, 28))
+        assert newest_glibc(platform) == (2, 39)
+
+    def test_no_test_turns_red(self, definition: Definition, tmp_path: Path) -> None:
+        """Those that know of the matrix, in a copy of the tree with all four lines."""
+        root = MATRIX.parents[1]
+        for folder in (".github", "ci", "cmake", "csrc", "docs", "flash_attn", "tests", "tools"):
+            shutil.copytree(
+                root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.fatbin")
+            )
+        for path in (path for path in root.iterdir() if path.is_file()):
+            shutil.copy(path, tmp_path)
+        text = MATRIX.read_text(encoding="utf-8")
+        for line in LINES:
+            text = line(text, definition)
+        (tmp_path / "ci" / "matrix.toml").write_text(text, encoding="utf-8")
+        tests = [
+            "tests/wheel/test_matrix.py", "tests/wheel/test_matrix_refused.py", "tests/wheel/test_index.py",
+            "tests/wheel/test_cross.py", "tests/wheel/test_repair.py", "tests/workflows/test_workflows.py",
+            "tests/workflows/test_documents.py", "tests/wheel/test_verify_library.py::test_platform_of",
+            "tests/wheel/test_cibuildwheel.py::test_each_platform_of_the_matrix_is_built_once",
+        ]  # fmt: skip
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-k", "not test_no_test_turns_red and not test_every_key",
+             *tests], cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stdout

@@ -75,6 +75,7 @@ def command(
     from tools.index.published import read_index
     from tools.index.selection import keep_newest, merge, unique
     from tools.index.selection import yank as with_yanks
+    from tools.matrix.definition import MatrixError
 
     try:
         reasons = _reasons(yank or [], unyank or [])
@@ -90,7 +91,7 @@ def command(
         if keep is not None:
             entries = keep_newest(entries, keep)
         publish(entries, output, url and f"{url.rstrip('/')}/", files_url and files_url.rstrip("/"))
-    except RefusedError as error:
+    except (MatrixError, RefusedError) as error:
         raise refusal(error) from None
     versions = len({entry.distribution.version for entry in entries})
     typer.echo(f"{output}: {len(entries)} files of {versions} {'versions' if versions > 1 else 'version'}.")

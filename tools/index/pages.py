@@ -17,21 +17,19 @@ from packaging.version import Version
 from tools.index import FILES, PROJECT
 from tools.index.distribution import Distribution
 from tools.index.published import Entry
+from tools.matrix.definition import definition
+from tools.verify.platforms import platform_of
 
 API_VERSION = "1.1"
 
-# What each kind of platform tag is to a person, and what sysconfig.get_platform() says there.
-PLATFORMS = (
-    ("linux", "x86_64", "Linux on x86-64", "linux-x86_64"),
-    ("linux", "aarch64", "Linux on Arm (aarch64)", "linux-aarch64"),
-    ("win", "amd64", "Windows on x86-64", "win-amd64"),
-    ("win", "arm64", "Windows on Arm", "win-arm64"),
-)
+# What the parts of a platform's name are to a person.
+_SYSTEMS = {"manylinux": "Linux", "win": "Windows"}
+_MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "Arm (aarch64)", "arm64": "Arm"}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A wheel to take, and who should take it."""
+    """A wheel to take, and who should take it: where sysconfig.get_platform() says ``sysconfig``."""
 
     title: str
     sysconfig: str
@@ -108,7 +106,9 @@ def recommended(found: Sequence[Release]) -> Release | None:
 def choices(release: Release) -> list[Choice]:
     """One wheel for each platform; of two, the one that older systems run too."""
     found = []
-    for system, machine, title, name in PLATFORMS:
+    for name, platform in definition().platforms.items():
+        system, _, machine = name.partition("_")
+        title = f"{_SYSTEMS.get(system, system)} on {_MACHINES.get(machine, machine)}"
         suited = [
             (glibc or (0, 0), entry)
             for entry in release.entries
@@ -116,20 +116,17 @@ def choices(release: Release) -> list[Choice]:
         ]
         if suited:
             glibc, entry = min(suited, key=lambda pair: pair[0])
-            text = ".".join(map(str, glibc)) if system == "linux" else None
-            found.append(Choice(title, name, entry, text))
+            found.append(Choice(title, platform.host, entry, ".".join(map(str, glibc)) or None))
     return found
 
 
 def _suits(distribution: Distribution, system: str, machine: str) -> tuple[int, ...] | None:
     """The glibc that the wheel needs there, () on Windows; None when it does not fit."""
-    from tools.verify.platforms import platform_of
-
-    fitting = [tag for tag in distribution.platforms if tag.endswith(f"_{machine}")]
-    if system == "win":
-        return () if f"win_{machine}" in distribution.platforms else None
-    platform = platform_of(tag for tag in fitting if "linux" in tag)
-    return platform.glibc if platform else None
+    fitting = [
+        tag for tag in distribution.platforms if tag.startswith(system) and tag.endswith(f"_{machine}")
+    ]
+    platform = platform_of(fitting)
+    return (platform.glibc or ()) if platform else None
 
 
 class Pages:

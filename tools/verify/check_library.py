@@ -11,7 +11,7 @@ from tools.verify.elf import read_elf
 from tools.verify.expected import HEADER
 from tools.verify.library import Library
 from tools.verify.pe import read_pe
-from tools.verify.platforms import LIBRARIES, NEWEST_GLIBC, Platform, foreign_libraries
+from tools.verify.platforms import LIBRARIES, Platform, foreign_libraries, newest_glibc
 from tools.verify.problems import Problem, Problems, UnreadableError
 from tools.verify.wheel import Wheel
 
@@ -74,5 +74,6 @@ def _check_platform(name: str, library: Library, platform: Platform) -> Problems
     if library.glibc and library.glibc > platform.glibc:
         needed = ".".join(map(str, library.glibc))
         yield Problem("platform", f"{name} needs glibc {needed}, but the tag promises glibc {tagged}")
-    if platform.glibc > NEWEST_GLIBC:
-        yield Problem("platform", f"the tag asks for glibc {tagged}; wheels must run on 2.28")
+    if platform.glibc > (newest := newest_glibc(platform)):
+        allowed = ".".join(map(str, newest))
+        yield Problem("platform", f"the tag asks for glibc {tagged}; wheels must run on {allowed}")

@@ -8,6 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tools.matrix.definition import definition
 from tools.verify.expected import Manifest
 from tools.verify.platforms import LIBRARIES, Platform
 from tools.verify.problems import Problem, Problems
@@ -26,8 +27,8 @@ def check_tags(wheel: Wheel, platform: Platform | None) -> Problems:
     if platform is None:
         yield Problem(
             "tag",
-            f"the platform tag {'.'.join(wheel.platforms)} is none that we ship: manylinux_*_x86_64, "
-            "manylinux_*_aarch64 (auditwheel makes them), win_amd64 and win_arm64",
+            f"the platform tag {'.'.join(wheel.platforms)} is none that we ship, which are those of "
+            f"{', '.join(definition().platforms)} (auditwheel makes manylinux tags)",
         )
     header = wheel.headers("WHEEL")
     inside = {str(tag) for tag in header.get_all("Tag", [])}

@@ -69,6 +69,7 @@ def command(
     if commit is not None:
         raise typer.BadParameter("--commit has a meaning with --provenance alone; add it or leave both out.")
 
+    from tools.matrix.definition import MatrixError, definition
     from tools.verify.cuobjdump import find_cuobjdump
     from tools.verify.expected import KERNEL_LIST, read_kernel_list
     from tools.verify.inspector import Inspector
@@ -76,9 +77,10 @@ def command(
     from tools.verify.report import judge
 
     try:
+        definition()  # which platforms there are
         path = kernels or (KERNEL_LIST if KERNEL_LIST.is_file() else None)
         inspector = Inspector(find_cuobjdump(), read_kernel_list(path) if path else None, _split(archs))
-    except (ToolMissingError, UnreadableError) as error:
+    except (MatrixError, ToolMissingError, UnreadableError) as error:
         raise refusal(error) from None
     try:
         raise typer.Exit(judge(inspector, wheels, as_json, summary))

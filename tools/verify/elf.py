@@ -14,7 +14,6 @@ from elftools.elf.sections import SymbolTableSection
 from tools.verify.library import Library
 from tools.verify.problems import UnreadableError
 
-_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 # pyelftools lets damaged tables surface as whatever reading them runs into.
 _DAMAGE = (ArithmeticError, AssertionError, AttributeError, ELFError, LookupError, TypeError, ValueError)
 _GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
@@ -57,5 +56,7 @@ def _read(elf: ELFFile) -> Library:
     for segment in elf.iter_segments():
         if segment["p_type"] == "PT_GNU_STACK" and segment["p_flags"] & 1:
             hardening.append("its stack is executable")
-    machine = _MACHINES.get(elf["e_machine"], str(elf["e_machine"]))
+    machine = str(elf["e_machine"]).removeprefix("EM_").lower()
+    if elf.elfclass == 64 and not machine.endswith("64"):  # EM_RISCV, which tags call riscv64
+        machine += "64"
     return Library("elf", machine, tuple(sorted(imports)), frozenset(exports), glibc, tuple(hardening))
