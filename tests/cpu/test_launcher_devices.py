@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mock_driver import driver, kernel_table, toolchain
-from mock_driver.driver import DEVICES, Device, MockDriver
+from mock_driver.driver import DEVICES, ENTRY_POINTS, Device, MockDriver
 from mock_driver.isolated import isolated
 from mock_driver.launcher import (
     BF16,
@@ -126,26 +126,6 @@ def test_a_driver_that_is_too_old(tmp_path: str) -> None:
     mock.set_driver_version(13000)  # nothing of the failure stays
     launcher.run(fwd_args())
     assert mock.launch_count == 1
-
-
-ENTRY_POINTS = (
-    "cuInit",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuDeviceGetCount",
-    "cuDeviceGet",
-    "cuDeviceGetName",
-    "cuDeviceGetAttribute",
-    "cuDevicePrimaryCtxRetain",
-    "cuCtxGetCurrent",
-    "cuCtxSetCurrent",
-    "cuThreadExchangeStreamCaptureMode",
-    "cuLibraryLoadData",
-    "cuLibraryGetKernel",
-    "cuKernelSetAttribute",
-    "cuKernelGetFunction",
-    "cuLaunchKernel",
-)
 
 
 @isolated

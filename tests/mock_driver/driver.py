@@ -32,6 +32,25 @@ RTX_5090 = Device(120, 170, 99 * KIB, 96 * MIB, "NVIDIA GeForce RTX 5090")
 SPARK = Device(121, 48, 99 * KIB, 24 * MIB, "NVIDIA GB10")
 TURING = Device(75, 68, 64 * KIB, 5 * MIB, "NVIDIA GeForce RTX 2080 Ti")
 DEVICES = (AMPERE, RTX_3090, RTX_4090, HOPPER, B200, B300, THOR, RTX_5090, SPARK)
+# What the launcher asks cuGetProcAddress for.
+ENTRY_POINTS = (
+    "cuInit",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuKernelSetAttribute",
+    "cuKernelGetFunction",
+    "cuLaunchKernel",
+)
 
 
 @dataclass(frozen=True)

@@ -131,11 +131,17 @@ static void set_failure(const char *name, int result, int successes) {
     }
 }
 
+static void hide(const char *name) {
+    const int call = call_number(name);
+    if (call >= 0) { state.calls[call].is_hidden = true; }
+}
+
 static void read_environment(void) {
     const char *devices = getenv("MOCK_CUDA_DEVICES"), *version = getenv("MOCK_CUDA_DRIVER_VERSION");
-    const char *failure = getenv("MOCK_CUDA_FAIL");
+    const char *failure = getenv("MOCK_CUDA_FAIL"), *hidden = getenv("MOCK_CUDA_HIDE");
     add_devices(devices ? devices : "90,132,232448,62914560");
     state.driver_version = version ? atoi(version) : 13000;
+    if (hidden) { hide(hidden); }
     const char *result = failure ? strchr(failure, '=') : NULL;
     if (result) {
         char name[kMockNameBytes];
@@ -473,10 +479,7 @@ int mock_cuda_add_device(const char *name, int compute_capability, int multiproc
     return ordinal;
 }
 
-void mock_cuda_hide(const char *call) {
-    const int number = call_number(call);
-    if (number >= 0) { CHANGE(state.calls[number].is_hidden = true); }
-}
+void mock_cuda_hide(const char *call) { CHANGE(hide(call)); }
 
 void *mock_cuda_other_context(int device) { return &other_contexts[device]; }
 

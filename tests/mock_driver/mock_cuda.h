@@ -4,6 +4,7 @@
 //   MOCK_CUDA_DEVICES         "compute_capability,multiprocessors,smem_optin,l2_bytes;..." ("" : no device)
 //   MOCK_CUDA_DRIVER_VERSION  "13000"
 //   MOCK_CUDA_FAIL            "call=result": every such call fails with this CUresult
+//   MOCK_CUDA_HIDE            "call": cuGetProcAddress does not find it
 #pragma once
 
 #include <stdint.h>

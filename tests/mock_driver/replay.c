@@ -1,11 +1,12 @@
-// Makes recorded calls to a launcher over the mock driver and prints every launch, one line each, so that launchers of
-// different platforms can be compared, also where no Python runs.
+// Makes recorded calls to a launcher over the mock driver and prints every launch and every fatbin loaded, one line each,
+// so that launchers of different platforms can be compared, also where no Python runs.
 //
 //   replay LAUNCHER MOCK_DRIVER KERNELS_FOLDER CALLS
 //
 // CALLS is a file of the host's byte order: the number of fatbins and for each its name (64 bytes) and SHA-256 (65),
-// then for each call its kind (0: fwd, 1: append, 2: bwd), the size of its struct and the struct. What a call asks for as
-// scratch it gets, at kScratch. Prints "kernel grid block smem device stream parameters", or a call's error.
+// then for each call its kind (0: fwd, 1: append, 2: bwd, 3: set_smem_limit), the size of its struct and the struct. What a
+// call asks for as scratch it gets, at kScratch. Prints "kernel grid block smem device stream parameters", or a call's error,
+// and in the end "loaded bytes hash" for each fatbin.
 #include "flash_attn.h"
 #include "mock_cuda.h"
 
@@ -37,6 +38,7 @@ typedef union Any_args {
     flash_attn_fwd_args fwd;
     flash_attn_append_args append;
     flash_attn_bwd_args bwd;
+    int32_t smem_limit;
     char bytes[kMaxStruct];
 } Any_args;
 
@@ -47,7 +49,9 @@ static int (*fwd)(const flash_attn_fwd_args *);
 static int (*append)(const flash_attn_append_args *);
 static int (*bwd_plan)(const flash_attn_bwd_args *, flash_attn_plan *);
 static int (*bwd)(const flash_attn_bwd_args *);
+static int (*set_smem_limit)(int32_t);
 static int (*get_launch)(int, Mock_launch *);
+static int (*get_load)(int, Mock_load *);
 
 static void find(void *library, const char *name, void *function) {
     void *address = find_symbol(library, name);
@@ -90,6 +94,7 @@ static int call(uint32_t kind, Any_args *args) {
             args->bwd.scratch = plan.scratch_bytes ? kScratch : 0;
             args->bwd.scratch_bytes = plan.scratch_bytes;
             return status != FLASH_ATTN_OK ? status : bwd(&args->bwd);
+        case 3: return set_smem_limit(args->smem_limit);
         default: fputs("replay: unknown kind of call\n", stderr); exit(2);
     }
 }
@@ -110,8 +115,10 @@ int main(int argc, char **argv) {
     void *mock = open_or_exit(argv[2]);  // first, so that the launcher finds it already there
     void *launcher = open_or_exit(argv[1]);
     find(mock, "mock_cuda_get_launch", &get_launch);
+    find(mock, "mock_cuda_get_load", &get_load);
     find(launcher, "flash_attn_last_error", &last_error);
     find(launcher, "flash_attn_set_kernels", &set_kernels);
+    find(launcher, "flash_attn_set_smem_limit", &set_smem_limit);
     find(launcher, "flash_attn_fwd_plan", &fwd_plan);
     find(launcher, "flash_attn_fwd", &fwd);
     find(launcher, "flash_attn_append", &append);
@@ -131,5 +138,9 @@ int main(int argc, char **argv) {
         print_launches(&printed);
     }
     fclose(calls);
+    Mock_load load;
+    for (int i = 0; get_load(i, &load) == 0; ++i) {
+        printf("loaded %llu %llx\n", (unsigned long long)load.bytes, (unsigned long long)load.hash);
+    }
     return 0;
 }

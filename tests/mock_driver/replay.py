@@ -24,7 +24,14 @@ from mock_driver import launcher as at
 from mock_driver.c_structs import structs
 from mock_driver.launcher import append_args, bwd_args, change, fwd_args, packed
 
-_KINDS = {"flash_attn_fwd_args": 0, "flash_attn_append_args": 1, "flash_attn_bwd_args": 2}
+
+class SmemLimit(ctypes.Structure):
+    """Not a call: from here on a block may use so much shared memory; 0: what the device has."""
+
+    _fields_ = (("bytes", ctypes.c_int32),)
+
+
+_KINDS = {"flash_attn_fwd_args": 0, "flash_attn_append_args": 1, "flash_attn_bwd_args": 2, "SmemLimit": 3}
 _NAME_BYTES, _DIGEST_BYTES = 64, 65
 _SMEM_LIMITS = range(96, 4, -4)  # KiB
 
@@ -64,6 +71,20 @@ def sample_calls() -> list[ctypes.Structure]:
     return calls
 
 
+def every_kernel(devices: int) -> Iterator[ctypes.Structure]:
+    """The sample calls on each device, then those that append, with less and less shared memory.
+
+    No device has those take the smaller tile.
+    """
+    for device in range(devices):
+        for args in sample_calls():
+            yield change(args, device=args.device + device)
+    for kib in _SMEM_LIMITS:
+        yield SmemLimit(kib * driver.KIB)
+        yield from filter(_appends, sample_calls())
+    yield SmemLimit(0)
+
+
 def write_calls(path: Path, digests: Mapping[str, str], calls: Iterable[ctypes.Structure]) -> Path:
     """``digests``: SHA-256 of the fatbins by name."""
     parts = [len(digests).to_bytes(4, "little")]
@@ -96,17 +117,9 @@ def run(
 
 
 def write_launches(path: Path, launcher: at.Launcher, mock: driver.MockDriver) -> None:
-    """Lines as those of ``replay.c`` for the sample calls on every device that the mock driver plays.
-
-    Then those that append, with less and less shared memory: no device has them take the smaller tile.
-    """
-    lines: list[str] = []
-    for device in range(launcher.device_count()):
-        lines += _launches(launcher, mock, sample_calls(), device)
-    for kib in _SMEM_LIMITS:
-        launcher.set_smem_limit(kib * driver.KIB)
-        lines += _launches(launcher, mock, filter(_appends, sample_calls()), 0)
-    launcher.set_smem_limit(0)
+    """Lines as those of ``replay.c``, every kernel, on every device that the mock driver plays."""
+    calls = every_kernel(launcher.device_count())
+    lines = [line for args in calls for line in _launches(launcher, mock, args)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -114,17 +127,17 @@ def _appends(args: ctypes.Structure) -> bool:
     return isinstance(args, structs()["flash_attn_append_args"])
 
 
-def _launches(
-    launcher: at.Launcher, mock: driver.MockDriver, calls: Iterable[ctypes.Structure], device: int
-) -> Iterator[str]:
-    for args in calls:
-        before = mock.launch_count
-        run = launcher.run if _appends(args) else launcher.run_with_scratch
-        try:
-            run(change(args, device=args.device + device))
-        except at.LauncherError as error:
-            yield f"error: {error}"
-        yield from map(_line, mock.launches_from(before))
+def _launches(launcher: at.Launcher, mock: driver.MockDriver, args: ctypes.Structure) -> Iterator[str]:
+    if isinstance(args, SmemLimit):
+        launcher.set_smem_limit(args.bytes)
+        return
+    before = mock.launch_count
+    run = launcher.run if _appends(args) else launcher.run_with_scratch
+    try:
+        run(args)
+    except at.LauncherError as error:
+        yield f"error: {error}"
+    yield from map(_line, mock.launches_from(before))
 
 
 def _line(launch: driver.Launch) -> str:
