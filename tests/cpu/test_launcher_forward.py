@@ -191,7 +191,7 @@ def test_decoding_packs_the_heads_of_a_group_and_splits_the_keys(tmp_path: str) 
     main, combine = mock.launches
     assert (main.kernel, combine.kernel) == (
         "flash_fwd_splitkv_hdim128_bf16_decode",
-        "flash_fwd_splitkv_hdim128_bf16_combine_decode",
+        "flash_fwd_splitkv_hdim128_bf16_combine",
     )
     assert plan.kernel.decode() == main.kernel
     # 128 tiles without a split and room for 264 blocks: two splits are one full wave.
@@ -302,5 +302,5 @@ def test_small_devices_get_a_split_tile_that_fits(tmp_path: str) -> None:
     launcher.run_with_scratch(fwd_args(head_dim=256, seqlen_q=100, num_splits=2))
     assert [launch.kernel for launch in mock.launches] == [
         "flash_fwd_splitkv_hdim256_bf16_decode",
-        "flash_fwd_splitkv_hdim256_bf16_combine_decode",
+        "flash_fwd_splitkv_hdim256_bf16_combine",
     ]
