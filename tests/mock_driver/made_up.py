@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
+from packaging.version import Version
+
+from flash_attn import __version__
 from flash_attn._diagnosis.facts import (
     Comparison,
     Distribution,
@@ -22,24 +27,28 @@ PORTABLE = "C:\\ComfyUI_windows_portable\\python_embeded"
 SITE_PACKAGES = f"{PORTABLE}\\Lib\\site-packages"
 FOLDER = f"{SITE_PACKAGES}\\flash_attn"
 
+LOCK = Path(__file__).parents[2] / "ci" / "build-requirements.txt"
+VERSION = Version(__version__).base_version  # of the release to come, on a nightly too
+TOOLKIT = re.findall(r"^nvidia-cuda-nvcc==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)[0]
+
 HOPPER = Gpu(0, "NVIDIA H200", 90, 132, 227 * 1024)
 RIGHT = Comparison("forward fp16, head dimension 64", 0.001, 0.004)
 RUN = Run(0, (RIGHT,))
 
 GOOD = Facts(
     package=Package(
-        version="2.9.0",
+        version=VERSION,
         folder=FOLDER,
         python="3.12.10",
         executable=f"{PORTABLE}\\python.exe",
         platform="Windows-11-10.0.26100-SP0",
-        distributions=(Distribution("2.9.0", SITE_PACKAGES, ("py3-none-win_amd64",)),),
+        distributions=(Distribution(VERSION, SITE_PACKAGES, ("py3-none-win_amd64",)),),
         folders=(FOLDER,),
     ),
     torch=Torch("2.13.0+cu130", "13.0", f"{SITE_PACKAGES}\\torch", None, True),
     kernels=Kernels(
         folder=f"{FOLDER}\\kernels",
-        toolkit="13.0.88",
+        toolkit=TOOLKIT,
         sass=("80", "90", "100", "110", "120"),
         ptx=("120",),
         families=("flash_bwd", "flash_fwd", "flash_fwd_splitkv"),

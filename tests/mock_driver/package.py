@@ -16,6 +16,8 @@ STREAM = 0x5EED0
 
 def install(folder: Path, families: Iterable[str] | None = None) -> Path:
     """Writes what a wheel holds beside its Python files: launcher, fatbins, manifest."""
+    from flash_attn import __version__
+
     (folder / "lib").mkdir(parents=True)
     (folder / "kernels").mkdir()
     shutil.copy(toolchain.launcher(), folder / "lib")
@@ -23,7 +25,7 @@ def install(folder: Path, families: Iterable[str] | None = None) -> Path:
     chosen = [kernel for kernel in kernels() if families is None or kernel.family in families]
     manifest = {
         "schema": 1,
-        "version": "2.9.0",
+        "version": __version__,
         "toolkit": "mock",
         "architectures": {"sass": ["90"], "ptx": ["90"]},
         "fatbins": [

@@ -124,7 +124,8 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert not (tmp_path / "output").exists()
 
 
-def test_no_name_at_all() -> None:
+def test_no_name_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # which some commands take it for
     for command in JUDGES.values():
         refused(*command("", "output"))
 
@@ -163,8 +164,11 @@ def test_documents_of_another_form(tmp_path: Path, content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     wheel = plain_wheel(tmp_path / "made").rename(tmp_path / NAME)
+    source = tmp_path / "source"
+    (source / "flash_attn").mkdir(parents=True)
+    (source / "flash_attn" / "__init__.py").write_text('__version__ = "2.9.0"\n')
     assert str(shard / "manifest.json") in refused("merge", shard, "--output", tmp_path / "merged")
-    assert str(nightlies) in refused("nightly", nightlies, "--commit", COMMIT)
+    assert str(nightlies) in refused("nightly", nightlies, "--commit", COMMIT, "--source", source)
     assert f"{NAME}.provenance.json" in refused("verify", "--provenance", wheel)
     (tmp_path / f"{NAME}.provenance.json").unlink()
     assert "index.json" in refused("index", wheel, "--output", output)

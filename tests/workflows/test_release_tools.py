@@ -149,18 +149,19 @@ def published(folder: Path, day: str, commit: str) -> None:
     ],
 )
 def test_a_nightly_is_due_when_something_changed(
-    tmp_path: Path, nightlies: dict[str, str], due: bool, why: str
+    tree: Path, nightlies: dict[str, str], due: bool, why: str
 ) -> None:
     for day, commit in nightlies.items():
-        published(tmp_path, day, commit)
-    ran = run("nightly", tmp_path, "--commit", COMMIT, "--today", "20261202")
+        published(tree, day, commit)
+    ran = run("nightly", tree, "--source", tree, "--commit", COMMIT, "--today", "20261202")
     assert (ran.returncode, ran.stdout) == (0, f"due={str(due).lower()}\ndev=20261202\n")
     assert why in ran.stderr
 
 
-def test_a_state_that_says_nothing_is_refused(tmp_path: Path) -> None:
-    assert "is no folder" in refused("nightly", tmp_path / "gone", "--commit", COMMIT)
-    assert "is no commit" in refused("nightly", tmp_path, "--commit", "main")
-    assert "no day" in refused("nightly", tmp_path, "--commit", COMMIT, "--today", "20261302")
-    (tmp_path / "flash_attn-2.9.0.dev20261201-py3-none-win_amd64.whl.provenance.json").write_text("[]")
-    assert "is no provenance" in refused("nightly", tmp_path, "--commit", COMMIT)
+def test_a_state_that_says_nothing_is_refused(tree: Path) -> None:
+    source = ("--source", tree)
+    assert "is no folder" in refused("nightly", tree / "gone", "--commit", COMMIT, *source)
+    assert "is no commit" in refused("nightly", tree, "--commit", "main", *source)
+    assert "no day" in refused("nightly", tree, "--commit", COMMIT, "--today", "20261302", *source)
+    (tree / "flash_attn-2.9.0.dev20261201-py3-none-win_amd64.whl.provenance.json").write_text("[]")
+    assert "is no provenance" in refused("nightly", tree, "--commit", COMMIT, *source)

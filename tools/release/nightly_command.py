@@ -18,9 +18,10 @@ _Commit = Annotated[str, typer.Option(help="The commit that would be built.", sh
 _Today = Annotated[
     str | None, typer.Option(metavar="YYYYMMDD", help="Another day than today (UTC).", show_default=False)
 ]
+_Source = Annotated[Path | None, typer.Option(help="Another checkout than this one.", show_default=False)]
 
 
-def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
+def command(folder: _Folder, commit: _Commit, today: _Today = None, source: _Source = None) -> None:
     """Say whether a nightly is due, as due= and dev= lines for $GITHUB_OUTPUT; why goes to standard error."""
     from datetime import datetime, timezone
 
@@ -29,7 +30,7 @@ def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
 
     day = today or datetime.now(timezone.utc).strftime("%Y%m%d")
     try:
-        dev_version(read_version(ROOT), day)
+        dev_version(read_version(source or ROOT), day)
         if not re.fullmatch(r"[0-9a-f]{40}", commit):
             raise DueError(f"{commit!r} is no commit; give its 40 hexadecimal digits.")
         due, why = is_due(read_last(folder), commit, datetime.strptime(day, "%Y%m%d").date())

@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
+
+from tools.release.project_version import dev_version, read_version, write_version
 
 ROOT = Path(__file__).parents[3]
 Build = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def version() -> str:
-    (found,) = re.findall(
-        r'^__version__ = "(.+)"$', (ROOT / "flash_attn/__init__.py").read_text(), re.MULTILINE
-    )
-    return str(found)
 
 
 def manifest_of(wheel: Path) -> dict[str, Any]:
@@ -33,7 +28,9 @@ def manifest_of(wheel: Path) -> dict[str, Any]:
     return loaded
 
 
-def test_contents_metadata_and_manifest(tiny: Path, build_wheel: Build, tmp_path: Path, version: str) -> None:
+def test_contents_metadata_and_manifest_of_a_nightly(tiny: Path, build_wheel: Build, tmp_path: Path) -> None:
+    version = dev_version(Version(read_version(tiny)).base_version, "20261203")
+    write_version(tiny, version)
     wheel = build_wheel(tiny, tmp_path / "out")
     assert wheel.name.startswith(f"flash_attn-{version}-py3-none-")
     with zipfile.ZipFile(wheel) as archive:
