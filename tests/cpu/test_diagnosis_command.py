@@ -16,6 +16,8 @@ from mock_driver import toolchain
 from mock_driver.driver import AMPERE, DEVICES, RTX_4090, TURING, Device
 from mock_driver.package import install
 
+from flash_attn import __version__
+
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="the mock driver needs a C compiler")
 
 SOURCES = Path(__file__).parents[2]
@@ -43,7 +45,7 @@ class Machine:
         ))  # fmt: skip
         shutil.copy(SOURCES / "flash_attn_2_cuda.py", self.site)
         install(self.package)
-        self.record("2.9.0", self.site)
+        self.record(__version__, self.site)
         self.write_torch()
         toolchain.mock_driver()
         self.environment = {
@@ -105,7 +107,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_all_well_without_running_anything(machine: Machine) -> None:
     code, problems, found = machine.diagnose("--no-gpu")
     assert (code, problems) == (0, [])
-    assert found["version"] == "2.9.0"
+    assert found["version"] == __version__
     assert found["wheel_tags"] == ["py3-none-any"]
     assert Path(found["folder"]) == machine.package.resolve()
     assert found["driver"] == {"is_found": True, "cuda": "13.0", "release": None, "error": None}
@@ -245,7 +247,7 @@ def test_two_copies_in_two_places(machine: Machine) -> None:
     assert (code, problems) == (1, ["two_copies"])
     assert found["folders"] == [str(machine.package.resolve()), str((other / "flash_attn").resolve())]
     assert "pip uninstall flash-attn" in found["verdict"]
-    assert [one["version"] for one in found["distributions"]] == ["2.9.0", "2.8.3"]
+    assert [one["version"] for one in found["distributions"]] == [__version__, "2.8.3"]
 
 
 def test_a_folder_of_sources_before_the_installed_one(machine: Machine) -> None:
@@ -265,13 +267,13 @@ def test_two_records_of_one_folder(machine: Machine) -> None:
 
 
 def test_files_of_another_version_than_the_record(machine: Machine) -> None:
-    (machine.site / "flash_attn-2.9.0.dist-info").rename(machine.folder / "gone")
+    (machine.site / f"flash_attn-{__version__}.dist-info").rename(machine.folder / "gone")
     machine.record("2.8.3", machine.site)
     assert machine.diagnose("--no-gpu")[:2] == (1, ["mixed_versions"])
 
 
 def test_no_record_and_damaged_records(machine: Machine) -> None:
-    info = machine.site / "flash_attn-2.9.0.dist-info"
+    info = machine.site / f"flash_attn-{__version__}.dist-info"
     (info / "WHEEL").unlink()
     assert machine.diagnose("--no-gpu")[:2] == (0, [])
     (info / "METADATA").write_bytes(b"\xff\xfe\x00")

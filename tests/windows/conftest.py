@@ -44,12 +44,14 @@ def _wheel(variable: str) -> Path:
 class Found:
     """What was found in one CPython."""
 
+    version: str  # of the wheel
     interpreter: Interpreter
     folder: Path
     without_driver: dict[str, Any]
     with_driver: dict[str, Any]
     launches: list[str]
-    doctor: subprocess.CompletedProcess[str]
+    # What `python -m flash_attn --no-gpu --json` wrote, without a driver and with one.
+    diagnoses: tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -88,22 +90,32 @@ def found(wine: Wine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fou
             shutil.copy(mock, python.folder / name)
         return script(python, "without_driver")
 
+    def diagnose(python: Interpreter) -> subprocess.CompletedProcess[str]:
+        return python.run("-m", "flash_attn", "--no-gpu", "--json")
+
     def launches(python: Interpreter) -> Path:
         return folder / f"launches-{python.kind.minor}"
 
     with ThreadPoolExecutor(2) as pool:
         pythons = list(pool.map(make, PYTHONS))
         first = list(pool.map(without, pythons))
-        doctors = list(pool.map(lambda python: python.run("-m", "flash_attn", "--no-gpu"), pythons))
+        ill = list(pool.map(diagnose, pythons))
         shutil.copy(mock, wine.system32 / "nvcuda.dll")
         second = list(
             pool.map(lambda python: script(python, "with_driver", windows_path(launches(python))), pythons)
         )
+        well = list(pool.map(diagnose, pythons))
     return {
         python.kind.minor: Found(
-            python, folder, one, two, launches(python).read_text(encoding="utf-8").splitlines(), doctor
+            wheel.name.split("-")[1],
+            python,
+            folder,
+            one,
+            two,
+            launches(python).read_text(encoding="utf-8").splitlines(),
+            (before, after),
         )
-        for python, one, two, doctor in zip(pythons, first, second, doctors, strict=True)
+        for python, one, two, before, after in zip(pythons, first, second, ill, well, strict=True)
     }
 
 
