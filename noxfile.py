@@ -86,6 +86,17 @@ def build_wheel(session: nox.Session, *arguments: str, kernels: Path | None = No
     )  # fmt: skip
 
 
+def wheel_of_session(session: nox.Session, *arguments: str) -> Path:
+    """This machine's wheel, from dist/ or of the session `wheel`: in its environment alone are objects kept."""
+    if wheel_in_dist() is None:
+        nox_again = (sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "wheel")
+        session.run(*nox_again, "--", *arguments, external=True)
+    built = wheel_in_dist()
+    if built is None:
+        session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
+    return built
+
+
 def kernels_of(built: Path) -> Path:
     """The kernels' folder of a wheel, unpacked where a build for another platform takes it from."""
     folder = ROOT / "build" / "kernels-of-wheel"
@@ -101,11 +112,7 @@ def ready_kernels(session: nox.Session, *arguments: str) -> Path:
     """Fatbins for a build that can't compile any: those named, else those of the wheel in dist/."""
     if named := os.environ.get("FLASH_ATTN_KERNELS_DIR"):
         return Path(named)
-    if wheel_in_dist() is None:
-        build_wheel(session, *arguments)
-    built = wheel_in_dist()
-    if built is None:
-        session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
+    built = wheel_of_session(session, *arguments)
     try:
         return kernels_of(built)
     except (OSError, zipfile.BadZipFile) as error:
@@ -155,11 +162,7 @@ def wheels(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests that need no GPU against the wheel in dist/, which is built when it is missing."""
-    if wheel_in_dist() is None:
-        session.run(sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "wheel", external=True)
-    built = wheel_in_dist()
-    if built is None:
-        session.error("dist/ holds no wheel for this machine; run nox -s wheel.")
+    built = wheel_of_session(session)
     install_group(session, "test")
     install_toolkit(session)
     install_torch(session)

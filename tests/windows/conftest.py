@@ -90,8 +90,8 @@ def found(wine: Wine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fou
             shutil.copy(mock, python.folder / name)
         return script(python, "without_driver")
 
-    def diagnose(python: Interpreter) -> subprocess.CompletedProcess[str]:
-        return python.run("-m", "flash_attn", "--no-gpu", "--json")
+    def diagnose(python: Interpreter, *more: str) -> subprocess.CompletedProcess[str]:
+        return python.run("-m", "flash_attn", "--json", *more)
 
     def launches(python: Interpreter) -> Path:
         return folder / f"launches-{python.kind.minor}"
@@ -104,7 +104,7 @@ def found(wine: Wine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fou
         second = list(
             pool.map(lambda python: script(python, "with_driver", windows_path(launches(python))), pythons)
         )
-        well = list(pool.map(diagnose, pythons))
+        well = list(pool.map(lambda python: diagnose(python, "--no-gpu"), pythons))
     return {
         python.kind.minor: Found(
             wheel.name.split("-")[1],
