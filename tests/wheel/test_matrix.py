@@ -59,7 +59,7 @@ def test_every_event_expands(definition: Definition, event: str) -> None:
         assert cell.python in row.pythons
         assert row.builds[definition.platforms[cell.platform].torch] == cell.cuda
     assert sum(wheel.cells for wheel in plan.wheels) == len(plan.cells)
-    kinds = (plan.shards, plan.toolkits, plan.wheels, plan.cells, plan.natives)
+    kinds = (plan.shards, plan.toolkits, plan.wheels, plan.cells, plan.natives, plan.wines)
     assert plan.minutes == sum(job.minutes for jobs in kinds for job in jobs)
 
 
@@ -132,7 +132,7 @@ def test_the_github_format_is_one_line_a_kind(definition: Definition) -> None:
     ran = run("--event", "release", "--format", "github")
     assert ran.returncode == 0, ran.stderr
     lines = dict(line.split("=", 1) for line in ran.stdout.splitlines())
-    assert list(lines) == ["shards", "toolkits", "wheels", "cells", "natives"]
+    assert list(lines) == ["shards", "toolkits", "wheels", "cells", "natives", "wines"]
     plan = expand(definition, "release")
     assert [cell["id"] for cell in json.loads(lines["cells"])] == [cell.id for cell in plan.cells]
     # GitHub takes a megabyte of outputs from a job.

@@ -36,6 +36,11 @@ REFUSED = [
         'without_cibuildwheel = ["3.9"]',
         r"without_cibuildwheel: '3\.9' is unknown; expected one of 3\.10",
     ),
+    (
+        'native = "gcc"',
+        'wine = "ubuntu-24.04"',
+        r"platforms\.manylinux_x86_64\.wine: is for wheels for Windows",
+    ),
     ("shard_runner =", "shard_walker =", r"shard_walker: is an unknown key"),
     ("cell = 10", "", r"minutes\.cell: is missing; add it\."),
     ("cell = 10", "cell = -8", r"minutes\.cell: expected whole minutes from 1 to 360, found -8\."),

@@ -60,7 +60,8 @@ class Platform:
 
     ``tag`` is the newest platform tag its wheel may carry, ``image`` the container ("" outside Linux),
     ``arch`` cibuildwheel's name, ``torch`` the column of the torch lines that holds its builds, or ``none``.
-    ``native`` names the compiler of a build there that compiles the kernels too ("" for no such build).
+    ``native`` names the compiler of a build there that compiles the kernels too ("" for no such build),
+    ``wine`` the machine that tests the wheel under Wine ("" for none).
     """
 
     runner: str
@@ -72,6 +73,7 @@ class Platform:
     image: str = ""
     native: str = ""
     native_may_fail: bool = False
+    wine: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Minutes:
     wheel: int
     cell: int
     native: int
+    wine: int
 
 
 @dataclass(frozen=True)
@@ -417,8 +420,10 @@ def read_definition(path: Path = MATRIX) -> Definition:
         if platform.torch != NO_TORCH and not any(platform.torch in line.builds for line in torch):
             reason = f"no line of torch has {platform.torch}; name a column of theirs, or {NO_TORCH}."
             raise reader.refuse(f"platforms.{name}.torch", reason)
-    if any(platform.native_may_fail and not platform.native for platform in platforms.values()):
-        raise reader.refuse("platforms", "native_may_fail is for platforms that have a native build.")
+        if platform.native_may_fail and not platform.native:
+            raise reader.refuse("platforms", "native_may_fail is for platforms that have a native build.")
+        if platform.wine and not platform.tag.startswith("win_"):
+            raise reader.refuse(f"platforms.{name}.wine", "is for wheels for Windows.")
     without = reader.texts("without_cibuildwheel", document["without_cibuildwheel"])
     for python in without:
         reader.known("without_cibuildwheel", python, sorted({one for line in torch for one in line.pythons}))

@@ -81,6 +81,19 @@ class Native:
 
 
 @dataclass(frozen=True)
+class Wine:
+    """The wheel of a platform for Windows, tested on another machine, ``runner``, under Wine."""
+
+    id: str
+    platform: str
+    runner: str
+    minutes: int
+
+
+Job = Shard | Wheel | Cell | Native | Wine
+
+
+@dataclass(frozen=True)
 class Plan:
     """``toolkits`` are shards compiled with the toolkits that releases don't use, to see that they can be."""
 
@@ -90,12 +103,13 @@ class Plan:
     wheels: tuple[Wheel, ...]
     cells: tuple[Cell, ...]
     natives: tuple[Native, ...]
+    wines: tuple[Wine, ...]
 
     @property
-    def jobs(self) -> dict[str, tuple[Shard | Wheel | Cell | Native, ...]]:
+    def jobs(self) -> dict[str, tuple[Job, ...]]:
         return {
             "shards": self.shards, "toolkits": self.toolkits, "wheels": self.wheels, "cells": self.cells,
-            "natives": self.natives,
+            "natives": self.natives, "wines": self.wines,
         }  # fmt: skip
 
     @property
@@ -183,7 +197,12 @@ def expand(definition: Definition, name: str) -> Plan:
         for platform, row in definition.platforms.items()
         if platform in event.platforms and row.native and event.native
     )  # fmt: skip
-    plan = Plan(name, shards, toolkits, wheels, cells, natives)
+    wines = tuple(
+        Wine(f"wine-{platform}", platform, row.wine, minutes.wine)
+        for platform, row in definition.platforms.items()
+        if platform in event.platforms and row.wine
+    )
+    plan = Plan(name, shards, toolkits, wheels, cells, natives, wines)
     for what, jobs in plan.jobs.items():
         found = [job.id for job in jobs]
         if twice := next((one for one in found if found.count(one) > 1), None):

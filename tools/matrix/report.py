@@ -55,6 +55,8 @@ def show(plan: Plan, console: Console) -> None:
             note = " (may fail)" if native.may_fail else ""
             natives.add_row(native.id + note, native.archs, native.runner)
         console.print(natives)
+    for wine in plan.wines:
+        console.print(f"Under Wine: {wine.platform}, on {wine.runner}", highlight=False)
 
     cells = Table(title="Test cells", title_justify="left")
     for heading in ("cell", "pip installs", "runner"):
