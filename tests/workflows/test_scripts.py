@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 from plain_wheel import plain_wheel
 
+from tools.trust import provenance_of, sbom_of
+from tools.trust.builder import find_builder
+from tools.trust.provenance import provenance
+from tools.trust.sbom import sbom
+from tools.trust.wheel_facts import read_facts
+
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 PLATFORM = "manylinux_2_17_x86_64"
@@ -46,11 +52,26 @@ def run(gh: Path) -> Run:
     return run_script
 
 
+def attested_wheel(folder: Path, version: str, **changes: object) -> Path:
+    wheel = plain_wheel(folder, version=version, platform=PLATFORM, **changes)
+    facts = read_facts(wheel)
+    bill = sbom(facts, "a" * 40)
+    sbom_of(wheel).write_bytes(bill)
+    provenance_of(wheel).write_bytes(provenance(facts, "a" * 40, find_builder({}), bill))
+    return wheel
+
+
 def dist(folder: Path, day: int) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    plain_wheel(folder, version=f"2.9.0.dev202612{day:02}", platform=PLATFORM)
+    attested_wheel(folder, f"2.9.0.dev202612{day:02}")
     return folder
+
+
+def kept(gh: Path) -> dict[str, bytes] | None:
+    """The release's assets; None where there is no such release."""
+    assets = gh / "assets"
+    return {path.name: path.read_bytes() for path in assets.iterdir()} if assets.exists() else None
 
 
 def wheels(assets: Path) -> list[str]:
@@ -82,7 +103,7 @@ def test_what_falls_out_of_the_index_leaves_the_release(run: Run, gh: Path, tmp_
     every = tmp_path / "dist"
     every.mkdir()
     for day in range(1, 31):
-        plain_wheel(every, version=f"2.9.0.dev202611{day:02}", platform=PLATFORM)
+        attested_wheel(every, f"2.9.0.dev202611{day:02}")
     assert run("ci/publish_index.sh", every, tmp_path / "site1").returncode == 0
     oldest = wheels(gh / "assets")[0]
     ran = run("ci/publish_index.sh", dist(every, 1), tmp_path / "site2")
@@ -107,13 +128,48 @@ def test_a_run_after_an_interrupted_one_cleans_up(run: Run, gh: Path, tmp_path: 
 def test_a_file_that_would_replace_another_changes_nothing(run: Run, gh: Path, tmp_path: Path) -> None:
     one = dist(tmp_path / "dist", 1)
     assert run("ci/publish_index.sh", one, tmp_path / "site1").returncode == 0
-    before = {path.name: path.read_bytes() for path in (gh / "assets").iterdir()}
-    next(one.glob("*.whl")).unlink()
-    plain_wheel(one, version="2.9.0.dev20261201", platform=PLATFORM, files={"flash_attn/new.py": b"1"})
-    ran = run("ci/publish_index.sh", one, tmp_path / "site2")
+    before = kept(gh)
+    wheel = attested_wheel(one, "2.9.0.dev20261201", files={"flash_attn/new.py": b"1"})
+    for mode in ("check", "publish"):
+        ran = run("ci/publish_index.sh", one, tmp_path / f"site-{mode}", mode)
+        assert ran.returncode != 0
+        assert str(wheel) in ran.stderr
+        assert "what is published never changes" in ran.stderr
+        assert kept(gh) == before
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_wheel_that_is_not_the_attested_one_changes_nothing(
+    run: Run, gh: Path, tmp_path: Path, published: bool
+) -> None:
+    if published:
+        assert run("ci/publish_index.sh", dist(tmp_path / "dist", 1), tmp_path / "site1").returncode == 0
+    before = kept(gh)
+    folder = dist(tmp_path / "dist", 2)
+    wheel = next(folder.glob("*.whl"))
+    wheel.write_bytes(wheel.read_bytes() + b" ")
+    ran = run("ci/publish_index.sh", folder, tmp_path / "site2")
     assert ran.returncode != 0
-    assert "what is published never changes" in ran.stderr
-    assert {path.name: path.read_bytes() for path in (gh / "assets").iterdir()} == before
+    assert ran.stderr.splitlines()[-1].startswith(f"error: {wheel} has SHA-256 ")
+    assert kept(gh) == before
+    provenance_of(wheel).unlink()
+    ran = run("ci/publish_index.sh", folder, tmp_path / "site3")
+    assert ran.returncode != 0
+    assert ran.stderr.splitlines()[-1].startswith(f"error: {provenance_of(wheel)} can't be read")
+    assert kept(gh) == before
+
+
+def test_a_check_says_the_same_and_changes_nothing(run: Run, gh: Path, tmp_path: Path) -> None:
+    one, two = dist(tmp_path / "one", 1), dist(tmp_path / "two", 2)
+    assert run("ci/publish_index.sh", one, tmp_path / "site0", "check").returncode == 0
+    assert kept(gh) is None
+    assert run("ci/publish_index.sh", one, tmp_path / "site1").returncode == 0
+    (gh / "assets" / "left.txt").write_text("by an interrupted run")
+    before = kept(gh)
+    ran = run("ci/publish_index.sh", two, tmp_path / "site2", "check")
+    assert ran.returncode == 0, ran.stderr
+    assert len(offered(tmp_path / "site2")) == 2
+    assert kept(gh) == before
 
 
 def asked_of_issues(gh: Path) -> list[list[str]]:

@@ -370,6 +370,18 @@ def test_a_release_publishes_only_what_was_checked_built_and_tested() -> None:
     assert any(words[3:] == ["release", "--tag", "$GITHUB_REF_NAME"] for words in all_commands(release))
 
 
+def test_the_index_is_asked_before_anything_is_published() -> None:
+    """And PyPI, which takes nothing back, comes last."""
+    release = workflows()["release.yml"]
+    steps = [f"{step.get('run')} {step.get('uses')}" for step in release.jobs["release"]["steps"]]
+    asked, signed, published = (
+        next(number for number, step in enumerate(steps) if what in step)
+        for what in ("ci/publish_index.sh dist site check", "actions/attest-build-", "gh release create")
+    )
+    assert asked < signed < published
+    assert upstream(release, "pypi") >= set(release.jobs) - {"pypi"}
+
+
 def test_the_nightly_reports_on_all_of_its_jobs() -> None:
     nightly = workflows()["nightly.yml"]
     report = nightly.jobs["report"]
