@@ -63,6 +63,54 @@ def upstream(workflow: Workflow, job: str) -> set[str]:
     return set(direct).union(*(upstream(workflow, one) for one in direct))
 
 
+def outcome(
+    workflow: Workflow, failing: str = "", *, due: bool = True, runner: bool = False
+) -> dict[str, str]:
+    """What each job ends as, when the one named fails wherever it runs: success, failure or skipped.
+
+    As GitHub has it, a job without a status function in its ``if`` runs only when all jobs before it, not
+    only those it needs, ended well: one that was skipped skips what comes after.
+    """
+    results: dict[str, str] = {}
+
+    def run(name: str) -> str:
+        job = workflow.jobs[name]
+        before = [result(one) for one in sorted(upstream(workflow, name))]
+        well = all(one == "success" for one in before)
+        condition = str(job.get("if", "success()")).strip().removeprefix("${{").removesuffix("}}")
+        for pattern, python in (
+            (r"&&", " and "),
+            (r"\|\|", " or "),
+            (r"!(?!=)", " not "),
+            (r"needs\.\*\.result", "needed"),
+            (r"needs\.(\w+)\.result", r"needs['\1']"),
+            (r"needs\.due\.outputs\.due", "due"),
+            (r"vars\.GPU_RUNNER", "runner"),
+            (r"github\.event_name", "'schedule'"),
+        ):
+            condition = re.sub(pattern, python, condition)
+        known = {
+            "needs": (needed := {one: result(one) for one in needs(job)}),
+            "needed": list(needed.values()),
+            "due": "true" if due else "false",
+            "runner": "gpu" if runner else "",
+            "success": lambda: well,
+            "cancelled": lambda: False,
+            "contains": lambda values, value: value in values,
+        }
+        runs = eval(" ".join(condition.split()), {"__builtins__": {}}, known)
+        if not runs or not (well or re.search(r"\b(success|cancelled)\(", condition)):
+            return "skipped"
+        return "failure" if name == failing else "success"
+
+    def result(name: str) -> str:
+        if name not in results:
+            results[name] = run(name)
+        return results[name]
+
+    return {name: result(name) for name in workflow.jobs}
+
+
 def called(job: dict[str, Any]) -> Workflow | None:
     uses = job.get("uses")
     return workflows()[uses.removeprefix(SELF)] if uses else None

@@ -22,6 +22,7 @@ from workflow_files import (
     events,
     matrix_source,
     needs,
+    outcome,
     plan,
     upstream,
     workflows,
@@ -360,14 +361,38 @@ def test_uploads_say_how_long_they_are_kept(workflow: Workflow) -> None:
         assert given["if-no-files-found"] == "error", job
 
 
-def test_a_release_publishes_only_what_was_checked_built_and_tested() -> None:
+RUNNER = pytest.mark.parametrize("runner", [False, True], ids=["no GPU runner", "GPU runner"])
+
+
+@RUNNER
+def test_a_release_publishes_only_what_was_checked_built_and_tested(runner: bool) -> None:
     release = workflows()["release.yml"]
-    for job in ("release", "index", "pypi"):
-        assert {"check", "build", "sdist"} <= upstream(release, job), job
-    for name, job in release.jobs.items():
-        assert name == "check" or "check" in upstream(release, name)
-        assert "if" not in job, f"{name} could run after a failure"
+    order = ["release", "index", "pypi"]
+    done = outcome(release, runner=runner)
+    assert {name for name, one in done.items() if one != "success"} == (set() if runner else {"gpu"})
+    for failing in release.jobs:
+        done = outcome(release, failing, runner=runner)
+        published = order[: order.index(failing)] if failing in order else []
+        if failing != "gpu" or runner:
+            assert [name for name in order if done[name] == "success"] == published, failing
     assert any(words[3:] == ["release", "--tag", "$GITHUB_REF_NAME"] for words in all_commands(release))
+
+
+@RUNNER
+def test_a_nightly_publishes_only_what_came_out_twice_and_was_tested(runner: bool) -> None:
+    nightly = workflows()["nightly.yml"]
+    done = outcome(nightly, runner=runner)
+    assert {name for name, one in done.items() if one != "success"} == (set() if runner else {"gpu"})
+    for failing in ("due", "build", "reproduce", *(["gpu"] if runner else [])):
+        done = outcome(nightly, failing, runner=runner)
+        assert done["index"] == "skipped", failing
+        assert done["report"] == "success", "somebody has to be told"
+    assert outcome(nightly, "index", runner=runner)["report"] == "success"
+
+
+def test_a_nightly_that_is_not_due_does_and_says_nothing() -> None:
+    done = outcome(workflows()["nightly.yml"], due=False, runner=True)
+    assert {name for name, one in done.items() if one != "skipped"} == {"due"}
 
 
 def test_the_index_is_asked_before_anything_is_published() -> None:
@@ -386,10 +411,6 @@ def test_the_nightly_reports_on_all_of_its_jobs() -> None:
     nightly = workflows()["nightly.yml"]
     report = nightly.jobs["report"]
     assert set(needs(report)) == set(nightly.jobs) - {"report"}
-    # A nightly that is not due skips its jobs, and says nothing; a skipped gpu job is no failure.
-    assert report["if"] == (
-        "${{ !cancelled() && (contains(needs.*.result, 'failure') || needs.index.result == 'success') }}"
-    )
     state = report["steps"][-1]["env"]["STATE"]
     assert state == "${{ contains(needs.*.result, 'failure') && 'broken' || 'passed' }}"
 
@@ -414,14 +435,6 @@ def test_the_docs_name_what_a_repository_has_to_have() -> None:
                 wanted.add(f"`{workflow.name}`")
     assert len(wanted) == 4
     assert {name for name in wanted if name not in section} == set()
-
-
-def test_the_gpu_job_is_skipped_without_a_runner() -> None:
-    callers = [job for workflow in workflows().values() for job in workflow.jobs.values()
-               if (callee := called(job)) and callee.name == "gpu.yml"]  # fmt: skip
-    assert callers
-    for job in callers:
-        assert job["if"] == "${{ vars.GPU_RUNNER != '' }}"
 
 
 def test_pinned_tools_are_those_that_the_group_asks_for() -> None:
