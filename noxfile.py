@@ -87,7 +87,7 @@ def build_wheel(session: nox.Session, *arguments: str, kernels: Path | None = No
 
 
 def wheel_of_session(session: nox.Session, *arguments: str) -> Path:
-    """This machine's wheel, from dist/ or of the session `wheel`: in its environment alone are objects kept."""
+    """This machine's wheel, from dist/ or of the session `wheel`, whose environment alone keeps objects."""
     if wheel_in_dist() is None:
         nox_again = (sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "wheel")
         session.run(*nox_again, "--", *arguments, external=True)
@@ -208,17 +208,12 @@ def windows(session: nox.Session) -> None:
         if shutil.which(program) is None:
             session.error(f"{program} is missing, which these tests need: apt-get install -y wine gcc")
     install_group(session, "windows")
+    native = wheel_of_session(session)
     tested = os.environ.get("FLASH_ATTN_WINDOWS_WHEEL")
     if tested is None:
-        kernels = ready_kernels(session)
-        if wheel_in_dist() is None:
-            build_wheel(session, kernels=kernels)
-        build_wheel(session, "--platform", "win_amd64", kernels=kernels)
+        build_wheel(session, "--platform", "win_amd64", kernels=ready_kernels(session))
         built = DIST.glob("flash_attn-*-win_amd64.whl")
         tested = str(max(built, key=lambda path: path.stat().st_mtime))
-    native = wheel_in_dist()
-    if native is None:
-        session.error("dist/ holds no wheel for this machine, whose launches are compared; run nox -s wheel.")
     environment = {"FLASH_ATTN_WHEEL": str(native), "FLASH_ATTN_WINDOWS_WHEEL": tested}
     session.run("pytest", *(session.posargs or [str(ROOT / "tests/windows")]), env=environment)
 
