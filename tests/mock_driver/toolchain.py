@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,9 @@ _FLAGS = (
 
 
 def compiler() -> str | None:
-    """The C compiler, or None if the machine has none."""
+    """A C compiler that takes gcc's options and links for ELF, or None if the machine has none."""
+    if sys.platform == "win32":
+        return None
     return shutil.which(os.environ.get("CC", "cc"))
 
 

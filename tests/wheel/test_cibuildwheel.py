@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import io
 import os
+import re
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from mock_driver import toolchain
 from typer.testing import CliRunner
 
 from ci import run_cibuildwheel
@@ -334,3 +336,18 @@ def test_each_platform_of_the_matrix_is_built_once() -> None:
             python for python in pythons for one in settings["build"] if fnmatch(f"{python}-{name}", one)
         ]
         assert len(built) == 1, name
+
+
+def test_every_platform_tests_with_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells without cibuildwheel run that folder too. What needs a compiler that Windows lacks is skipped."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+    commands = [one["test-command"] for one in (settings, settings["linux"]) if "test-command" in one]
+    assert [command.split()[-1] for command in commands] == ["{project}/tests/cpu"]
+    assert "windows" not in settings
+    assert "nox -s tests -- tests/cpu\n" in (ROOT / ".github/workflows/build.yml").read_text(encoding="utf-8")
+    for path in (ROOT / "tests" / "cpu").glob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"toolchain\.(mock_driver|launcher)|MockDriver|mock_driver\.package", text):
+            assert "skipif(toolchain.compiler() is None" in text, path
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert toolchain.compiler() is None
