@@ -39,7 +39,8 @@ def _behind_last(text: str, beginning: str, line: str) -> str:
 def with_torch(text: str, definition: Definition, version: str | None = None) -> str:
     line = (
         f'  {{ version = "{version or next_torch(definition)}", index = "pypi", linux = "cu139", '
-        f'linux_arm = "cu139", windows = "cpu", pythons = ["{PYTHONS[0]}", "{PYTHONS[1]}"] }},'
+        f'linux_arm = "cu139", windows = "cpu", pythons = ["{PYTHONS[0]}", "{PYTHONS[1]}"], '
+        'source = "asked" },'
     )
     return _behind_last(text, r'  \{ version = "[^"]+", index = "pypi"', line)
 

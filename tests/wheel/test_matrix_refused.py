@@ -73,7 +73,9 @@ REFUSED = [
     ('linux = "cu128"', 'lunix = "cu128"', r"torch\[0\]\.lunix: is an unknown key"),
     ('index = "pypi"', 'index = "conda"', r"torch\[0\]\.index: 'conda' is unknown; expected one of pypi"),
     ('index = "nightly"', 'index = "pypi"', r"torch\[\d+\]\.index: is pypi; nightly builds alone"),
-    ("may_fail = true", "may_fail = 1", r"torch\[1\]\.may_fail: expected true or false, found 1\."),
+    ('source = "told"', 'source = "heard"', r"torch\[1\]\.source: 'heard' is unknown; expected one of asked"),
+    ('source = "named"', 'source = "told"', r"sources\.named: is named by no line of torch; remove it\."),
+    ("asked = true", "asked = 1", r"sources\.asked\.asked: expected true or false, found 1\."),
     (", release = true", "", r"toolkits: one must have release = true, but 0 have"),
     ('"13.0.3"', '"13.0.3", release = true', r"toolkits: one must have release = true, but 2 have"),
     ('"13.0.3"', '"12.9.1"', r"toolkits\[0\]\.version: is 12\.9\.1; 13\.0 is the oldest"),
@@ -205,7 +207,7 @@ def test_an_unknown_key_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     document = Reader(MATRIX).document()
     tables = [place for place, inside in places(document) if isinstance(inside, dict)]
     for place in [(), *tables]:
-        if place in [("platforms",), ("indexes",), ("events",)]:  # these name their own
+        if place in [("platforms",), ("indexes",), ("sources",), ("events",)]:  # these name their own
             continue
         wrong = changed(document, (*place, "odd\nkey"), "x")
         monkeypatch.setattr(Reader, "document", lambda self, wrong=wrong: wrong)

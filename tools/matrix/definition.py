@@ -80,10 +80,17 @@ class Platform:
 class Index:
     """Where torch comes from. ``url`` is empty for PyPI; ``cuda`` is what every build there must hold."""
 
-    source: str
     url: str = ""
     cuda: str = ""
     pre: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a line of torch is known from; ``asked`` when the index itself was."""
+
+    text: str
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,12 @@ class Torch:
     version: str
     index: str
     pythons: tuple[str, ...]
+    source: Source
     builds: Mapping[str, str]
-    may_fail: bool = False
+
+    @property
+    def may_fail(self) -> bool:
+        return not self.source.asked
 
     @property
     def short(self) -> str:
@@ -138,6 +149,7 @@ class Definition:
     without_cibuildwheel: tuple[str, ...]
     platforms: Mapping[str, Platform]
     indexes: Mapping[str, Index]
+    sources: Mapping[str, Source]
     events: Mapping[str, Event]
     minutes: Minutes
 
@@ -323,8 +335,18 @@ def _indexes(reader: Reader, value: object) -> dict[str, Index]:
     return found
 
 
+def _sources(reader: Reader, value: object) -> dict[str, Source]:
+    rows = {f"sources.{name}": row for name, row in reader.mapping("sources", value).items()}
+    found = {key: reader.table(Source, key, reader.mapping(key, row)) for key, row in rows.items()}
+    return {key.removeprefix("sources."): source for key, source in found.items()}
+
+
 def _torch(
-    reader: Reader, value: object, columns: set[str], indexes: Mapping[str, Index]
+    reader: Reader,
+    value: object,
+    columns: set[str],
+    indexes: Mapping[str, Index],
+    sources: Mapping[str, Source],
 ) -> tuple[Torch, ...]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     oldest_torch = next(
@@ -340,8 +362,8 @@ def _torch(
             reader.text(f"{key}.version", rest["version"]),
             reader.known(f"{key}.index", reader.text(f"{key}.index", rest["index"]), indexes),
             reader.texts(f"{key}.pythons", rest["pythons"]),
+            sources[reader.known(f"{key}.source", reader.text(f"{key}.source", rest["source"]), sources)],
             builds,
-            reader.truth(f"{key}.may_fail", rest.get("may_fail", False)),
         )
         index = indexes[torch.index]
         if not builds:
@@ -415,7 +437,11 @@ def read_definition(path: Path = MATRIX) -> Definition:
     platforms = _platforms(reader, document["platforms"])
     indexes = _indexes(reader, document["indexes"])
     columns = {platform.torch for platform in platforms.values()} - {NO_TORCH}
-    torch = _torch(reader, document["torch"], columns, indexes)
+    sources = _sources(reader, document["sources"])
+    torch = _torch(reader, document["torch"], columns, indexes, sources)
+    for name, source in sources.items():
+        if source not in [line.source for line in torch]:
+            raise reader.refuse(f"sources.{name}", "is named by no line of torch; remove it.")
     for name, platform in platforms.items():
         if platform.torch != NO_TORCH and not any(platform.torch in line.builds for line in torch):
             reason = f"no line of torch has {platform.torch}; name a column of theirs, or {NO_TORCH}."
@@ -439,6 +465,7 @@ def read_definition(path: Path = MATRIX) -> Definition:
         without,
         platforms,
         indexes,
+        sources,
         {name: _event(reader, name, row, architectures, platforms) for name, row in events.items()},
         reader.table(Minutes, "minutes", reader.mapping("minutes", document["minutes"])),
     )
