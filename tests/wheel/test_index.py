@@ -114,11 +114,37 @@ def test_the_page_names_one_wheel_for_each_system(index: Index, tmp_path: Path) 
     for name in ("linux-x86_64", "linux-aarch64", "win-amd64", "win-arm64"):
         assert text.count(f"when that says {name}") == 1
     assert "linux-x86_64, with glibc 2.17 or newer" in text
+    assert text.count("glibc") == 2, "Windows has none"
+    (wheel,) = (tmp_path / "dist").glob("*win_amd64.whl")
+    assert f"python -m pip install https://example.org/files/{wheel.name} SHA-256" in text
     assert "machine code for sm_80, sm_90; PTX of compute_90" in text
     assert "This is a version for testing" not in text
     for link in page.links():
         target = str(link["href"]).partition("#")[0]
         assert (tmp_path / "site" / target).exists(), target
+
+
+def test_the_page_asks_for_what_the_package_asks_for(index: Index, tmp_path: Path) -> None:
+    """The driver, and where PyTorch for Windows comes from, as python -m flash_attn has them."""
+    plain_wheel(tmp_path / "dist", platform="win_amd64")
+    index(tmp_path / "dist")
+    text = " ".join(Elements(tmp_path / "site/index.html").text.split())
+    judge = (Path(__file__).parents[2] / "flash_attn/_diagnosis/judge.py").read_text(encoding="utf-8")
+    (driver,) = re.findall(r"^OLDEST_RELEASE = (\d+)", judge, re.MULTILINE)
+    (torch,) = re.findall(r'^INSTALL_TORCH = ".* torch (--index-url [^"]+)"', judge, re.MULTILINE)
+    assert f"{driver} or newer; no CUDA toolkit" in text
+    assert f"python -m pip install torch {torch} " in text
+    assert "python -m pip install flash_attn-2.9.0-py3-none-win_amd64.whl" in text, "no address was given"
+
+
+def test_a_command_is_copied_as_one_line(index: Index, tmp_path: Path) -> None:
+    plain_wheel(tmp_path / "dist")
+    index(tmp_path / "dist", "--url", "https://example.org/simple", "--files-url", "https://example.net/f")
+    page = (tmp_path / "site/index.html").read_text(encoding="utf-8")
+    commands = [re.sub(r"<[^>]+>", "", one) for one in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)]
+    assert len(commands) == 6
+    assert not any("\n" in one for one in commands)
+    assert commands[-1].startswith("python -m pip install https://example.net/f/flash_attn-2.9.0-py3-none-")
 
 
 def test_the_page_stands_alone(index: Index, tmp_path: Path) -> None:

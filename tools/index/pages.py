@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import jinja2
+from markupsafe import Markup
 from packaging.version import Version
 
 from tools.index import FILES, PROJECT
@@ -34,7 +36,7 @@ class Choice:
     title: str
     sysconfig: str
     entry: Entry
-    glibc: str | None
+    glibc: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,25 @@ def file_url(distribution: Distribution, base: str, files_url: str | None = None
     return f"{files_url or f'{base}{FILES}'}/{quote(distribution.filename)}"
 
 
+def file_address(distribution: Distribution, url: str | None, files_url: str | None) -> str:
+    """What pip is told from anywhere; the file's name alone where the index's address is not known."""
+    if files_url is None and url is None:
+        return distribution.filename
+    return urljoin(url or "", file_url(distribution, "../", files_url))
+
+
+def breakable(name: str) -> Markup:
+    """A file name that a narrow page breaks between its parts."""
+    return Markup("<wbr>").join(re.split(r"(?<=[-_.])", name))
+
+
+def command(line: str) -> Markup:
+    """A command that a narrow page breaks between its options."""
+    program, *options = line.split(" --")
+    spans = [Markup("<span>--{}</span>").format(option) for option in options]
+    return Markup('<pre tabindex="0"><code>{}</code></pre>').format(Markup(" ").join([program, *spans]))
+
+
 def releases(entries: Iterable[Entry]) -> list[Release]:
     ordered = sorted(entries, key=lambda entry: entry.distribution.version, reverse=True)
     found = []
@@ -110,13 +131,13 @@ def choices(release: Release) -> list[Choice]:
         system, _, machine = name.partition("_")
         title = f"{_SYSTEMS.get(system, system)} on {_MACHINES.get(machine, machine)}"
         suited = [
-            (glibc or (0, 0), entry)
+            (glibc, entry)
             for entry in release.entries
             if entry.yanked is None and (glibc := _suits(entry.distribution, system, machine)) is not None
         ]
         if suited:
             glibc, entry = min(suited, key=lambda pair: pair[0])
-            found.append(Choice(title, platform.host, entry, ".".join(map(str, glibc)) or None))
+            found.append(Choice(title, platform.host, entry, ".".join(map(str, glibc))))
     return found
 
 
@@ -148,6 +169,9 @@ class Pages:
         )
         self._templates.filters |= {
             "url": partial(file_url, files_url=files_url),
+            "address": partial(file_address, url=url, files_url=files_url),
+            "breakable": breakable,
+            "command": command,
             "megabytes": lambda size: f"{size / 1e6:.1f} MB",
         }
 
