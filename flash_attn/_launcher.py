@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import _abi
+from . import _abi, _remedy
 
 LIBRARY_NAME = "flash_attn.dll" if sys.platform == "win32" else "libflash_attn.so"
 MANIFEST_SCHEMA = 1
@@ -51,8 +51,7 @@ class Manifest:
             if contents["schema"] != MANIFEST_SCHEMA:
                 raise RuntimeError(
                     f"{path} has schema {contents['schema']}, this flash_attn reads schema "
-                    f"{MANIFEST_SCHEMA}: "
-                    "reinstall flash-attn."
+                    f"{MANIFEST_SCHEMA}: {_remedy.reinstall()}"
                 )
             return cls(
                 folder=path.parent,
@@ -67,7 +66,7 @@ class Manifest:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RuntimeError(
-                f"{path} can't be read ({type(error).__name__}: {error}): reinstall flash-attn."
+                f"{path} can't be read ({type(error).__name__}: {error}): {_remedy.reinstall()}"
             ) from error
 
 
@@ -102,8 +101,7 @@ class Launcher:
             except AttributeError:
                 raise RuntimeError(
                     f"{library._name} has no {name}, so it is of another version than flash_attn's "
-                    "Python files: "
-                    "reinstall flash-attn."
+                    f"Python files: {_remedy.reinstall()}"
                 ) from None
             function.restype = result
             function.argtypes = arguments
@@ -112,7 +110,7 @@ class Launcher:
         if version != _abi.ABI_VERSION:
             raise RuntimeError(
                 f"{library._name} speaks interface version {version}, flash_attn's Python files speak "
-                f"{_abi.ABI_VERSION}: reinstall flash-attn."
+                f"{_abi.ABI_VERSION}: {_remedy.reinstall()}"
             )
         self._fwd = library.flash_attn_fwd
         self._bwd = library.flash_attn_bwd
@@ -188,7 +186,10 @@ class Launcher:
             self._fail()
 
     def _fail(self) -> None:
-        raise RuntimeError(self._library.flash_attn_last_error().decode("utf-8", "replace"))
+        sentence: str = self._library.flash_attn_last_error().decode("utf-8", "replace")
+        if sentence.endswith(_remedy.REINSTALL):
+            sentence = sentence.removesuffix(_remedy.REINSTALL) + _remedy.reinstall()
+        raise RuntimeError(sentence)
 
 
 _LOADING = threading.Lock()
@@ -206,9 +207,7 @@ def _load() -> Launcher:
     try:
         library = ctypes.CDLL(str(path), winmode=SEARCH_SYSTEM32)
     except OSError as error:
-        raise RuntimeError(
-            f"{path} can't be loaded ({error}): reinstall flash-attn for this platform."
-        ) from error
+        raise RuntimeError(f"{path} can't be loaded ({error}): {_remedy.reinstall()}") from error
     return Launcher(library, kernels)
 
 

@@ -31,6 +31,7 @@ class Package:
     python: str
     executable: str
     platform: str
+    origin: str  # what pip is to be given to install it again
     distributions: tuple[Distribution, ...] = ()  # the one that runs first, if pip knows of it
     folders: tuple[str, ...] = ()  # every flash_attn on sys.path
     extensions: tuple[Extension, ...] = ()

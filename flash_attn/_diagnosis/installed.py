@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from .. import __version__, _launcher
+from .. import __version__, _launcher, _remedy
 from .facts import Distribution, Extension, Kernels, Launcher, Package, Torch
 
 PACKAGE = "flash_attn"
@@ -33,6 +33,7 @@ def package() -> Package:
         python=platform.python_version(),
         executable=sys.executable or "python",
         platform=platform.platform(),
+        origin=_remedy.installed_from(),
         distributions=tuple(_distributions(folder)),
         folders=tuple(_folders(folder)),
         extensions=tuple(_extensions()),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .. import _remedy
 from .facts import Facts, Gpu, Kernels, Run
 
 OLDEST_CAPABILITY = 80  # Ampere
@@ -14,9 +15,6 @@ OLDEST_RELEASE = 580  # the first driver for CUDA 13
 OLDEST_TORCH = (2, 10)
 
 INSTALL_TORCH = "install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
-REINSTALL = (
-    "install --force-reinstall --no-deps flash-attn=="  # and the version, so that pip takes no older one
-)
 UNINSTALL = "uninstall flash-attn"
 UPDATE_DRIVER = (
     f"install version {OLDEST_RELEASE} or newer from https://www.nvidia.com/drivers and restart the computer"
@@ -92,18 +90,12 @@ def dotted_capability(capability: int) -> str:
     return f"{capability // 10}.{capability % 10}"
 
 
-def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."
-
-
 def _pip(facts: Facts, arguments: str) -> str:
-    """A command line for the Python that ran: many computers have several."""
-    python = facts.package.executable
-    return f"{chr(34) + python + chr(34) if ' ' in python else python} -m pip {arguments}"
+    return _remedy.pip(arguments, facts.package.executable)
 
 
 def _reinstall(facts: Facts) -> str:
-    return _pip(facts, REINSTALL + facts.package.version)
+    return _remedy.reinstall(facts.package.origin, facts.package.executable)
 
 
 # ---- torch ----
@@ -161,8 +153,7 @@ def _copies(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "mixed_versions",
             f"The files of flash_attn are of version {package.version}, but pip has installed "
-            f"{package.distributions[0].version}: close every program that uses it and run "
-            f"{_reinstall(facts)}",
+            f"{package.distributions[0].version}: {_reinstall(facts)}",
         )
     imported = [extension.path for extension in package.extensions if extension.is_imported]
     if imported:
@@ -183,12 +174,12 @@ def _remedy_for_copies(facts: Facts) -> str:
 def _installation(facts: Facts) -> Iterator[Problem]:
     kernels, launcher = facts.kernels, facts.launcher
     if kernels.manifest_error is not None:
-        yield Problem("no_kernels", _sentence(kernels.manifest_error))
+        yield Problem("no_kernels", kernels.manifest_error)
     elif kernels.damaged:
         more = f", and {len(kernels.damaged) - 1} more like it" if len(kernels.damaged) > 1 else ""
-        yield Problem("damaged_kernels", f"{kernels.damaged[0]}{more}: run {_reinstall(facts)}")
+        yield Problem("damaged_kernels", f"{kernels.damaged[0]}{more}: {_reinstall(facts)}")
     elif launcher.error is not None:
-        yield Problem("broken_launcher", _sentence(launcher.error))
+        yield Problem("broken_launcher", launcher.error)
 
 
 # ---- the machine ----
@@ -223,7 +214,7 @@ def _machine(facts: Facts, needs_gpu: bool) -> Iterator[Problem]:
             )
         return
     if facts.launcher.driver_error is not None:
-        yield Problem("broken_driver", _sentence(facts.launcher.driver_error))
+        yield Problem("broken_driver", facts.launcher.driver_error)
     yield from _gpus(facts)
     torch = facts.torch
     if needs_gpu and torch.cuda is not None and torch.import_error is None and not torch.sees_gpus:
@@ -270,7 +261,7 @@ def _runs(facts: Facts) -> Iterator[Problem]:
 def _failed_runs(runs: tuple[Run, ...]) -> Iterator[Problem]:
     for run in runs:
         if run.error is not None:
-            yield Problem("kernel_failed", _sentence(f"A call on GPU {run.gpu} failed: {run.error}"))
+            yield Problem("kernel_failed", f"A call on GPU {run.gpu} failed: {run.error}")
         wrong = next((one for one in run.comparisons if not one.is_right), None)
         if wrong is not None:
             yield Problem(

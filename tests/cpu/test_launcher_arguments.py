@@ -290,7 +290,10 @@ def test_structs_of_another_version(tmp_path: str) -> None:
         for size in (0, 8, 1 << 20):
             args = make()
             name, expected = type(args).__name__, args.struct_size
-            sentence = f"{name} has {size} bytes and this library expects {expected}: reinstall flash-attn"
+            sentence = (
+                f"{name} has {size} bytes and this library expects {expected}, so Python files and library "
+                "are of different versions: reinstall flash-attn$"
+            )
             args.struct_size = size
             refused(launcher.run, args, sentence)
         name = type(args).__name__.removesuffix("_args")

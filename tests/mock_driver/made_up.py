@@ -42,6 +42,7 @@ GOOD = Facts(
         python="3.12.10",
         executable=f"{PORTABLE}\\python.exe",
         platform="Windows-11-10.0.26100-SP0",
+        origin=f"C:\\ComfyUI_windows_portable\\flash_attn-{VERSION}-py3-none-win_amd64.whl",
         distributions=(Distribution(VERSION, SITE_PACKAGES, ("py3-none-win_amd64",)),),
         folders=(FOLDER,),
     ),

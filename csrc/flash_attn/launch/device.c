@@ -63,8 +63,8 @@ int flash_attn_device_count(int32_t *count) {
 int flash_attn_get_device_info(int32_t device, flash_attn_device_info *info) {
     if (!info || info->struct_size != sizeof *info) {
         return flash_error(FLASH_ATTN_INVALID_ARGUMENT,
-                           "flash_attn_device_info has %u bytes and this library expects %u: reinstall flash-attn, its "
-                           "Python files and its library are of different versions", info ? info->struct_size : 0,
+                           "flash_attn_device_info has %u bytes and this library expects %u, so Python files and library are "
+                           "of different versions: reinstall flash-attn", info ? info->struct_size : 0,
                            (unsigned)sizeof *info);
     }
     CUdevice handle;

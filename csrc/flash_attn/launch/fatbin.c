@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char remedy[] = "reinstall flash-attn (python -m flash_attn says how)";
+static const char remedy[] = "reinstall flash-attn";
 
 typedef struct Fatbin {
     char *name;

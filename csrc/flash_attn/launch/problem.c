@@ -9,8 +9,8 @@ static const double kLog2E = 1.4426950408889634;
 flash_attn_status flash_check_struct(const void *arguments, uint32_t struct_size, size_t expected, const char *name) {
     if (!arguments) { return INVALID("%s is a null pointer: pass the struct", name); }
     if (struct_size != expected) {
-        return INVALID("%s has %u bytes and this library expects %u: reinstall flash-attn, its Python files and its library "
-                       "are of different versions", name, struct_size, (unsigned)expected);
+        return INVALID("%s has %u bytes and this library expects %u, so Python files and library are of different versions: "
+                       "reinstall flash-attn", name, struct_size, (unsigned)expected);
     }
     return FLASH_ATTN_OK;
 }

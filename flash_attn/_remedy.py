@@ -1,0 +1,45 @@
+"""What to type to install something anew: the one wording for every sentence that asks for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib import metadata
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from . import __version__
+
+# How the launcher's sentences end, which knows no Python and no pip.
+REINSTALL = "reinstall flash-attn"
+
+
+def pip(arguments: str, python: str = "") -> str:
+    """A command line for the Python that runs: many computers have several."""
+    return f"{quoted(python or sys.executable or 'python')} -m pip {arguments}"
+
+
+def quoted(word: str) -> str:
+    """As the shells of Windows and Linux take a path."""
+    return word if re.fullmatch(r"[\w:/\\.+=-]+", word) else f'"{word}"'
+
+
+def reinstall(origin: str = "", python: str = "") -> str:
+    """Windows lets nobody replace a library that a program has loaded."""
+    command = f"install --force-reinstall --no-deps {quoted(origin or installed_from())}"
+    return f"close every program that uses flash_attn and run {pip(command, python)}"
+
+
+def installed_from() -> str:
+    """The file or address that pip was given, else name and version, so that it takes no older one."""
+    wanted = f"flash-attn=={__version__}"
+    try:
+        found = metadata.distribution("flash-attn")
+        record = json.loads(found.read_text("direct_url.json") or "{}")
+        if found.version != __version__ or not {"archive_info", "dir_info"} & record.keys():
+            return wanted
+        url = urlsplit(str(record["url"]))
+        return url2pathname(url.path) if url.scheme == "file" else url.geturl()
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, metadata.PackageNotFoundError):
+        return wanted
