@@ -66,6 +66,8 @@ def _package(**changes: object) -> Facts:
     return replace(GOOD, package=replace(GOOD.package, **changes))
 
 
+# Of a Python for all users: that of ComfyUI portable takes nothing from the user's folder.
+_ALL_USERS = "C:\\Program Files\\Python312"
 _USER = "C:\\Users\\Ada\\AppData\\Roaming\\Python\\Python312\\site-packages"
 
 # By the code of the problem that comes first.
@@ -77,11 +79,12 @@ CASES: dict[str, Facts] = {
     "old_torch": replace(GOOD, torch=replace(GOOD.torch, version="2.9.1+cu128", cuda="12.8")),
     "cpu_torch": replace(GOOD, torch=Torch("2.13.0+cpu", None, f"{SITE_PACKAGES}\\torch"), runs=()),
     "two_copies": _package(
-        folders=(f"{_USER}\\flash_attn", FOLDER),
+        executable=f"{_ALL_USERS}\\python.exe",
+        folders=(f"{_USER}\\flash_attn", f"{_ALL_USERS}\\Lib\\site-packages\\flash_attn"),
         folder=f"{_USER}\\flash_attn",
         distributions=(
             Distribution("2.8.3", _USER, ("cp312-cp312-win_amd64",)),
-            *GOOD.package.distributions,
+            Distribution(VERSION, f"{_ALL_USERS}\\Lib\\site-packages", ("py3-none-win_amd64",)),
         ),
     ),
     "mixed_versions": _package(

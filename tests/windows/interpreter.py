@@ -26,7 +26,6 @@ class Interpreter:
     kind: Embedded
     wine: Wine
     folder: Path
-    pip: Path
 
     @property
     def site_packages(self) -> Path:
@@ -47,7 +46,7 @@ class Interpreter:
 
     def install(self, wheel: Path) -> None:
         done = self.run(
-            windows_path(self.pip) + "/pip", "install", "--no-index", "--no-deps",
+            "-m", "pip", "install", "--no-index", "--no-deps",
             "--disable-pip-version-check", "--no-warn-script-location", windows_path(wheel),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -60,10 +59,10 @@ def make(kind: Embedded, wine: Wine, wheel: Path, cache: Path, folder: Path) -> 
     torch = _unpacked(wheels, cache / f"torch-{wheels[0].parent.name}")
     place = unpack(kind, cache, folder / DIFFICULT / f"Python {kind.minor}")
     (settings,) = place.glob("python*._pth")
-    lines = (settings.name.replace("._pth", ".zip"), ".", windows_path(torch), "import site")
+    (pip,) = (windows_path(path) for path in wheels if path.name.startswith("pip-"))
+    lines = (settings.name.replace("._pth", ".zip"), ".", windows_path(torch), pip, "import site")
     settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (pip,) = (path for path in wheels if path.name.startswith("pip-"))
-    interpreter = Interpreter(kind, wine, place, pip)
+    interpreter = Interpreter(kind, wine, place)
     interpreter.install(wheel)
     return interpreter
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from mock_driver.driver import ENTRY_POINTS
 
+from windows.downloads import PYTHONS
 from windows.interpreter import DIFFICULT
+from windows.wine import windows_path
 
 NO_DRIVER = (
     "RuntimeError: No CUDA driver was found (nvcuda.dll does not load): "
@@ -65,7 +69,7 @@ def test_bad_arguments(python: Any, case: str, sentence: str) -> None:
     assert sentence in python.without_driver["refused"][case]
 
 
-@pytest.mark.parametrize("name", ["cuInit", "cuLibraryLoadData", "cuLaunchKernel"])
+@pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_driver_without_an_entry_point(python: Any, name: str) -> None:
     assert python.with_driver["bad drivers"][name] == (
         f"RuntimeError: The CUDA driver (nvcuda.dll) lacks the entry point {name}: "
@@ -126,3 +130,19 @@ def test_the_diagnosis(python: Any, when: int, codes: set[str]) -> None:
     assert found["version"] == python.version
     assert found["wheel_tags"] == ["py3-none-win_amd64"]
     assert "\n" not in found["verdict"]
+
+
+def test_the_command_that_the_diagnosis_gives_mends_a_damaged_wheel(found: dict[str, Any]) -> None:
+    """As typed into a command prompt, in one of the CPythons: its words, without their quotation marks."""
+    python = found[PYTHONS[-1].minor].interpreter
+    fatbin = python.package / "kernels/flash_fwd_hdim64_bf16.fatbin"
+    whole = fatbin.read_bytes()
+    fatbin.write_bytes(whole[:1000])
+    problems = json.loads(python.run("-m", "flash_attn", "--json", "--no-gpu").stdout)["problems"]
+    (sentence,) = (problem["sentence"] for problem in problems if problem["code"] == "damaged_kernels")
+    _, _, command = sentence.partition(": close every program that uses flash_attn and run ")
+    program, *words = (word.strip('"') for word in re.findall(r'"[^"]+"|\S+', command))
+    assert program == windows_path(python.folder / "python.exe")
+    done = python.run(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fatbin.read_bytes() == whole

@@ -27,7 +27,6 @@ import flash_attn
 from flash_attn import _checks, _launcher, _tensors
 
 SYSTEM32 = Path(os.environ["SYSTEMROOT"]) / "System32"
-ENTRY_POINTS = ("cuInit", "cuLibraryLoadData", "cuLaunchKernel")
 STREAM = 0x5EED0
 
 
@@ -36,7 +35,7 @@ def bad_drivers(mock: MockDriver) -> dict[str, str]:
         return report.error_of(lambda: _launcher.launcher().devices())
 
     found = {}
-    for name in ENTRY_POINTS:
+    for name in driver.ENTRY_POINTS:
         mock.hide(name)
         found[name] = devices()
         mock.library.mock_cuda_reset()
