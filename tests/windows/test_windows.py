@@ -132,17 +132,22 @@ def test_the_diagnosis(python: Any, when: int, codes: set[str]) -> None:
     assert "\n" not in found["verdict"]
 
 
-def test_the_command_that_the_diagnosis_gives_mends_a_damaged_wheel(found: dict[str, Any]) -> None:
-    """As typed into a command prompt, in one of the CPythons: its words, without their quotation marks."""
-    python = found[PYTHONS[-1].minor].interpreter
-    fatbin = python.package / "kernels/flash_fwd_hdim64_bf16.fatbin"
+def test_the_package_names_the_command_that_mends_it(python: Any) -> None:
+    folder = windows_path(python.interpreter.package / "kernels")
+    said = python.with_driver["without a fatbin"]
+    assert said.startswith(f"RuntimeError: The kernel file {folder}")
+    assert " is missing: close every program that uses flash_attn and run " in said
+
+
+def test_the_command_mends_it(found: dict[str, Any]) -> None:
+    """As typed into a command prompt, for one of the CPythons: its words, without their quotation marks."""
+    python = found[PYTHONS[-1].minor]
+    fatbin = python.interpreter.package / "kernels/flash_fwd_hdim96_fp16.fatbin"
     whole = fatbin.read_bytes()
-    fatbin.write_bytes(whole[:1000])
-    problems = json.loads(python.run("-m", "flash_attn", "--json", "--no-gpu").stdout)["problems"]
-    (sentence,) = (problem["sentence"] for problem in problems if problem["code"] == "damaged_kernels")
-    _, _, command = sentence.partition(": close every program that uses flash_attn and run ")
+    fatbin.unlink()
+    _, _, command = python.with_driver["without a fatbin"].partition(" and run ")
     program, *words = (word.strip('"') for word in re.findall(r'"[^"]+"|\S+', command))
-    assert program == windows_path(python.folder / "python.exe")
-    done = python.run(*words)
+    assert program == windows_path(python.interpreter.folder / "python.exe")
+    done = python.interpreter.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert fatbin.read_bytes() == whole

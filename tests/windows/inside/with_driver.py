@@ -105,6 +105,13 @@ def autograd() -> dict[str, Any]:
     return {"out": list(out.shape), "gradients": gradients}
 
 
+def without_a_fatbin() -> str:
+    """What the package says of it, beside CPU tensors that pass for CUDA tensors."""
+    q = torch.zeros(1, 9, 4, 96, dtype=torch.float16)
+    with renamed(_launcher.manifest().folder / "flash_fwd_hdim96_fp16.fatbin"):
+        return report.error_of(lambda: flash_attn.flash_attn_func(q, q, q))
+
+
 def main(tests: str, output: str, launches: str) -> None:
     mock = MockDriver(SYSTEM32 / "nvcuda.dll")
     found: dict[str, Any] = {"bad drivers": bad_drivers(mock)}
@@ -117,6 +124,7 @@ def main(tests: str, output: str, launches: str) -> None:
     before = mock.launch_count
     found["autograd"] = autograd()
     found["autograd"]["launches"] = [launch.kernel for launch in mock.launches[before:]]
+    found["without a fatbin"] = without_a_fatbin()
     replay.write_launches(Path(launches), launcher, mock)
     found["loads"] = mock.load_count
     report.write(output, found)
