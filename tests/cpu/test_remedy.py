@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from mock_driver import package, toolchain
+from mock_driver import package
 from mock_driver.isolated import isolated
 
 import flash_attn
@@ -21,7 +20,7 @@ NAMED = f"flash-attn=={flash_attn.__version__}"
 
 
 def test_the_python_that_runs_is_named() -> None:
-    assert shlex.split(_remedy.pip("list")) == [sys.executable, "-m", "pip", "list"]
+    assert _remedy.pip("list") == f"{_remedy.quoted(sys.executable)} -m pip list"
     portable = "C:\\ComfyUI_windows_portable\\python_embeded\\python.exe"
     assert _remedy.pip("list", portable) == f"{portable} -m pip list"
     assert _remedy.pip("list", "C:\\Comfy UI\\python.exe") == '"C:\\Comfy UI\\python.exe" -m pip list'
@@ -65,7 +64,6 @@ def test_what_pip_was_given_is_given_again(
     assert _remedy.installed_from() == NAMED
 
 
-@pytest.mark.skipif(toolchain.compiler() is None, reason="the mock driver needs a C compiler")
 @isolated
 def test_the_launcher_s_sentence_ends_in_the_command(tmp_path: str) -> None:
     package.pretend(Path(tmp_path) / "flash_attn")
@@ -77,7 +75,6 @@ def test_the_launcher_s_sentence_ends_in_the_command(tmp_path: str) -> None:
     assert str(error.value) == f"The kernel file {fatbin} is missing: {_remedy.reinstall()}"
 
 
-@pytest.mark.skipif(toolchain.compiler() is None, reason="the mock driver needs a C compiler")
 @isolated
 def test_files_of_two_versions(tmp_path: str) -> None:
     package.pretend(Path(tmp_path) / "flash_attn")
