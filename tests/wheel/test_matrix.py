@@ -250,7 +250,8 @@ class TestALineMore:
             text = line(text, definition)
         (tmp_path / "ci" / "matrix.toml").write_text(text, encoding="utf-8")
         tests = [
-            "tests/wheel/test_matrix.py", "tests/wheel/test_matrix_refused.py", "tests/wheel/test_index.py",
+            "tests/wheel/test_matrix.py", "tests/wheel/test_matrix_refused.py",
+            "tests/wheel/test_index.py::test_the_page_names_one_wheel_for_each_system",
             "tests/wheel/test_cross.py", "tests/wheel/test_repair.py", "tests/workflows/test_workflows.py",
             "tests/workflows/test_documents.py", "tests/wheel/test_verify_library.py::test_platform_of",
             "tests/wheel/test_cibuildwheel.py::test_each_platform_of_the_matrix_is_built_once",
