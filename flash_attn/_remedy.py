@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -16,8 +17,9 @@ REINSTALL = "reinstall flash-attn"
 
 
 def pip(arguments: str, python: str = "") -> str:
-    """A command line for the Python that runs: many computers have several."""
-    return f"{quoted(python or sys.executable or 'python')} -m pip {arguments}"
+    """A command line for the Python that runs (computers have several); uv's environments have no pip."""
+    python = quoted(python or sys.executable or "python")
+    return f"{python} -m pip {arguments}" if find_spec("pip") else f"uv pip {arguments} --python {python}"
 
 
 def quoted(word: str) -> str:
@@ -40,6 +42,8 @@ def installed_from() -> str:
         if found.version != __version__ or not {"archive_info", "dir_info"} & record.keys():
             return wanted
         url = urlsplit(str(record["url"]))
-        return url2pathname(url.path) if url.scheme == "file" else url.geturl()
+        if url.scheme != "file":
+            return url.geturl()
+        return url2pathname(f"//{url.netloc}{url.path}" if url.netloc else url.path)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, metadata.PackageNotFoundError):
         return wanted

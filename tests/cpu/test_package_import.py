@@ -103,7 +103,7 @@ EXTENSION = {
 
 def test_version() -> None:
     version = Version(flash_attn.__version__)
-    assert version.release == (2, 9, 0)
+    assert len(version.release) == 3
     assert version.is_devrelease or not version.is_prerelease  # a nightly's, or a release's
     if (_launcher._places()[0] / "kernels").is_dir():
         assert _launcher.manifest().version == flash_attn.__version__

@@ -31,11 +31,19 @@ def test_the_python_that_runs_is_named() -> None:
     )
 
 
+def test_where_pip_is_missing_uv_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_remedy, "find_spec", lambda name: None)
+    assert _remedy.pip("uninstall flash-attn", "/venv/python") == (
+        "uv pip uninstall flash-attn --python /venv/python"
+    )
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the paths are those of Linux")
 @pytest.mark.parametrize(
     ("version", "record", "origin"),
     [
         (None, {"url": "file:///home/a%20b/f%C3%BCr.whl", "archive_info": {}}, "/home/a b/für.whl"),
+        (None, {"url": "file://server/share/a.whl", "archive_info": {}}, "//server/share/a.whl"),
         (None, {"url": "https://example.org/a.whl#sha256=1", "archive_info": {}}, None),
         (None, {"url": "file:///home/me/flash", "dir_info": {"editable": True}}, "/home/me/flash"),
         (None, {"url": "https://example.org/me/flash.git", "vcs_info": {"vcs": "git"}}, NAMED),

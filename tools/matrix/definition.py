@@ -298,7 +298,8 @@ def _platforms(reader: Reader, value: object) -> dict[str, Platform]:
         key = f"platforms.{name}"
         found[name] = platform = reader.table(Platform, key, reader.mapping(key, row))
         system, _, machine = name.partition("_")
-        if not platform.tag.startswith(system) or not platform.tag.endswith(machine):
+        of_linux = system == "manylinux" and re.fullmatch(rf"manylinux_\d+_\d+_{machine}", platform.tag)
+        if not of_linux and not (system == "win" and platform.tag == name):
             raise reader.refuse(f"{key}.tag", f"is {platform.tag}, which is no tag of {name}.")
         if platform.tag.startswith("manylinux") != bool(platform.image):
             raise reader.refuse(f"{key}.image", "a manylinux wheel has an image, and only such a one.")

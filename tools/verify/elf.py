@@ -16,6 +16,10 @@ from tools.verify.problems import UnreadableError
 
 # pyelftools lets damaged tables surface as whatever reading them runs into.
 _DAMAGE = (ArithmeticError, AssertionError, AttributeError, ELFError, LookupError, TypeError, ValueError)
+# Where a tag's name for a machine isn't ELF's own.
+_AS_TAGS_CALL_IT = {
+    "EM_LOONGARCH": "loongarch64", "EM_PPC64": "ppc64le", "EM_RISCV": "riscv64", "EM_S390": "s390x"
+}  # fmt: skip
 _GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
@@ -56,7 +60,6 @@ def _read(elf: ELFFile) -> Library:
     for segment in elf.iter_segments():
         if segment["p_type"] == "PT_GNU_STACK" and segment["p_flags"] & 1:
             hardening.append("its stack is executable")
-    machine = str(elf["e_machine"]).removeprefix("EM_").lower()
-    if elf.elfclass == 64 and not machine.endswith("64"):  # EM_RISCV, which tags call riscv64
-        machine += "64"
+    code = str(elf["e_machine"])
+    machine = _AS_TAGS_CALL_IT.get(code, code.removeprefix("EM_").lower())
     return Library("elf", machine, tuple(sorted(imports)), frozenset(exports), glibc, tuple(hardening))
