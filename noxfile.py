@@ -56,10 +56,16 @@ def install_toolkit(session: nox.Session) -> None:
 
 def install_named_toolkit(session: nox.Session, version: str) -> Path:
     """Another toolkit of the package index than the pinned one; gives its nvcc."""
+    major = version.partition(".")[0]
+    if not major.isdigit() or int(major) < 13:
+        session.error(f"--toolkit is {version!r}, but kernels need CUDA 13.0 or newer: name such a version.")
     pinned = (ROOT / "cmake" / "cuda-toolkit.txt").read_text(encoding="utf-8").splitlines()[0]
     install(session, f"The CUDA toolkit {version}", f"{pinned.partition('==')[0]}=={version}")
     folder = session.run("python", str(ROOT / "cmake" / "build_backend.py"), silent=True)
-    return Path(str(folder).strip(), "bin", "nvcc.exe" if sys.platform == "win32" else "nvcc")
+    nvcc = Path(str(folder).strip(), "bin", "nvcc.exe" if sys.platform == "win32" else "nvcc")
+    if not nvcc.is_absolute() or not nvcc.is_file():
+        session.error(f"The CUDA toolkit {version} of the package index has no nvcc: name another version.")
+    return nvcc
 
 
 def torch_for_tests() -> str:
@@ -148,6 +154,8 @@ def wheel(session: nox.Session) -> None:
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build the wheels of all four platforms into dist/, the kernels compiled once, and compare them."""
+    if any(argument.startswith("--plat") for argument in session.posargs):
+        session.error("nox -s wheels builds every platform: for one, run nox -s wheel -- --platform NAME.")
     install_group(session, "build")
     install_toolkit(session)
     shutil.rmtree(DIST, ignore_errors=True)

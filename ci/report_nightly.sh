@@ -20,7 +20,7 @@ case $state in
             echo "$run failed in:"
             echo
             gh run view "$GITHUB_RUN_ID" --json jobs \
-                --jq '.jobs[] | select(.conclusion == "failure") | "- [\(.name)](\(.url))"'
+                --jq '.jobs[] | select(.conclusion | IN("failure", "cancelled", "timed_out")) | "- [\(.name)](\(.url))"'
         } > "$body"
         numbers=$(open_issues)
         if [ -n "$numbers" ]; then

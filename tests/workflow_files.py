@@ -64,9 +64,11 @@ def upstream(workflow: Workflow, job: str) -> set[str]:
 
 
 def outcome(
-    workflow: Workflow, failing: str = "", *, due: bool = True, runner: bool = False
+    workflow: Workflow, failing: str = "", how: str = "failure", *, due: bool = True, runner: bool = False
 ) -> dict[str, str]:
-    """What each job ends as, when the one named fails wherever it runs: success, failure or skipped.
+    """What each job ends as, when the one named ends as ``how`` wherever it runs, else success or skipped.
+
+    ``how`` is failure, or cancelled: so ends a job that runs into its time limit.
 
     As GitHub has it, a job without a status function in its ``if`` runs only when all jobs before it, not
     only those it needs, ended well: one that was skipped skips what comes after.
@@ -101,7 +103,7 @@ def outcome(
         runs = eval(" ".join(condition.split()), {"__builtins__": {}}, known)
         if not runs or not (well or re.search(r"\b(success|cancelled)\(", condition)):
             return "skipped"
-        return "failure" if name == failing else "success"
+        return how if name == failing else "success"
 
     def result(name: str) -> str:
         if name not in results:

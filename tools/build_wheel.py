@@ -61,6 +61,8 @@ def build(
             )
         environment |= environment_for(target)
     if archs is not None:
+        if folder_of_kernels := environment.get("FLASH_ATTN_KERNELS_DIR"):
+            refuse_other_architectures(archs, Path(folder_of_kernels))
         environment["FLASH_ATTN_CUDA_ARCHS"] = archs
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs or os.cpu_count() or 1))
     if jobs is not None:
@@ -78,6 +80,20 @@ def build(
     if len(wheels) != 1:
         raise BuildError(f"The build ended well but left {len(wheels)} wheels in {folder}; one was expected.")
     return Built(wheels[0], time.monotonic() - start, peak_memory_of_children(), steps)
+
+
+def refuse_other_architectures(archs: str, kernels: Path) -> None:
+    """Ready fatbins are for what they are for. Raises BuildError when that isn't what --archs asks for."""
+    try:
+        manifest = json.loads((kernels / "manifest.json").read_text(encoding="utf-8"))
+        ready = {str(arch) for arch in manifest["architectures"]["sass"]}
+    except (OSError, LookupError, TypeError, ValueError):
+        return  # the build says what is wrong with the folder
+    if set(re.split(r"[;,\s]+", archs.strip(" ;,"))) != ready:
+        raise BuildError(
+            f'--archs asks for "{archs}", but FLASH_ATTN_KERNELS_DIR ({kernels}) holds fatbins for '
+            f"{', '.join(sorted(ready))}: leave out --archs, or unset FLASH_ATTN_KERNELS_DIR."
+        )
 
 
 def manifest_of(wheel: Path) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def command(
     try:
         if folder.exists() and not folder.is_dir():
             raise BuildError(f"{folder} is no folder; name another output.")
-        folder.mkdir(parents=True, exist_ok=True)
         kernels = compile_shard(arch, jobs, tree or ROOT / "build" / f"kernels-{arch}", console)
         manifest = json.loads((kernels / "manifest.json").read_bytes())
         names = [fatbin["name"] for fatbin in manifest["fatbins"]]
+        folder.mkdir(parents=True, exist_ok=True)
         save(folder, manifest, {name: (kernels / name).read_bytes() for name in names})
     except (BuildError, OSError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)

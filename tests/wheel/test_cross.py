@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tools.build_wheel import BuildError, build
+from tools.build_wheel import BuildError, build, refuse_other_architectures
 from tools.cross import environment_for, targets
 
 
@@ -27,3 +28,16 @@ def test_a_cross_build_without_fatbins_says_what_it_needs(
     monkeypatch.delenv("FLASH_ATTN_KERNELS_DIR", raising=False)
     with pytest.raises(BuildError, match=r"^A wheel for win_amd64 takes ready fatbins"):
         build(None, None, targets()["win_amd64"], tmp_path, Console())
+
+
+@pytest.mark.parametrize(("archs", "refused"), [("80", True), ("90;120", False), ("120, 90", False)])
+def test_ready_fatbins_for_other_architectures_are_not_taken_in_silence(
+    tmp_path: Path, archs: str, refused: bool
+) -> None:
+    manifest = {"architectures": {"sass": ["90", "120"], "ptx": ["120"]}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    if not refused:
+        refuse_other_architectures(archs, tmp_path)
+        return
+    with pytest.raises(BuildError, match=r'^--archs asks for "80", but FLASH_ATTN_KERNELS_DIR .* 120, 90'):
+        refuse_other_architectures(archs, tmp_path)

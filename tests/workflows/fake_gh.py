@@ -22,8 +22,10 @@ def main(words: list[str]) -> int:
     with (HOME / "calls").open("a") as calls:
         calls.write(json.dumps(words) + "\n")
     match words[:2]:
-        case ["release", "view"]:
-            return 0 if ASSETS.is_dir() else 1
+        case ["release", "list"]:
+            if os.environ.get("FAKE_GH_FAILS_AT") == "list":
+                return 1
+            print("\n".join(["v2.9.0", *(["index"] if ASSETS.is_dir() else [])]))
         case ["release", "create"]:
             ASSETS.mkdir()
         case ["release", "download"]:

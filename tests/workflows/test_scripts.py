@@ -138,6 +138,16 @@ def test_a_file_that_would_replace_another_changes_nothing(run: Run, gh: Path, t
         assert kept(gh) == before
 
 
+@pytest.mark.parametrize("mode", ["check", "publish"])
+def test_an_outage_is_not_an_index_that_is_not_there(run: Run, gh: Path, tmp_path: Path, mode: str) -> None:
+    assert run("ci/publish_index.sh", dist(tmp_path / "dist", 1), tmp_path / "site1").returncode == 0
+    before = kept(gh)
+    folder = dist(tmp_path / "dist", 2)
+    ran = run("ci/publish_index.sh", folder, tmp_path / "site2", mode, FAKE_GH_FAILS_AT="list")
+    assert ran.returncode != 0
+    assert kept(gh) == before
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_a_wheel_that_is_not_the_attested_one_changes_nothing(
     run: Run, gh: Path, tmp_path: Path, published: bool
