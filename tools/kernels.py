@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from tools.compile_steps import BuildError, run_steps
+from tools.output import OutputError, check_output, is_of_kernels
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,14 +65,13 @@ def command(
     start = time.monotonic()
     folder = output or ROOT / "dist" / "shards" / arch
     try:
-        if folder.exists() and not folder.is_dir():
-            raise BuildError(f"{folder} is no folder; name another output.")
+        check_output(folder, "set of kernels", is_of_kernels)
         kernels = compile_shard(arch, jobs, tree or ROOT / "build" / f"kernels-{arch}", console)
         manifest = json.loads((kernels / "manifest.json").read_bytes())
         names = [fatbin["name"] for fatbin in manifest["fatbins"]]
         folder.mkdir(parents=True, exist_ok=True)
         save(folder, manifest, {name: (kernels / name).read_bytes() for name in names})
-    except (BuildError, OSError) as error:
+    except (BuildError, OSError, OutputError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     count = sum(len(fatbin["kernels"]) for fatbin in manifest["fatbins"])

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from plain_wheel import plain_wheel
 from typer.testing import CliRunner
 
 from tools.__main__ import build_app
+from tools.kernels import command as kernels
 from tools.trust.source import Source
 
 NAME = "flash_attn-2.9.0-py3-none-win_amd64.whl"
@@ -137,6 +139,30 @@ def test_an_output_that_is_a_file(tmp_path: Path) -> None:
     assert str(output) in refused("repair", path, "--output", output)
     assert str(output) in refused("index", path, "--output", output)
     assert output.read_bytes() == b""
+
+
+def test_an_output_among_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that fills a folder takes none that holds something else, and says so before it works."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "windows.md").write_text("# Windows\n")
+    (tmp_path / "docs" / "other.fatbin").write_text("")
+    output = ("--output", tmp_path / "docs")
+    said = f"{tmp_path / 'docs'} holds windows.md, which no set of kernels has; name a folder that is empty,"
+    assert said in refused("merge", tmp_path / "shard", *output)
+    assert "holds other.fatbin, which no index has" in refused("index", plain_wheel(tmp_path / "x"), *output)
+    with pytest.raises(typer.Exit):
+        kernels("90", output=tmp_path / "docs")
+    assert said in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["other.fatbin", "windows.md"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links want a privilege on Windows")
+def test_a_link_in_a_circle(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    assert f"{loop} is no folder" in refused("merge", tmp_path, "--output", loop)
+    assert f"{loop} is no folder" in refused("index", plain_wheel(tmp_path / "x"), "--output", loop)
+    assert "manifest.json can't be read" in refused("merge", loop, "--output", tmp_path / "merged")
 
 
 def test_two_words_about_one_version(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ class TestRefused:
             assert said in done.output
             assert sorted(folder.rglob("*")) == before
         done = self.index(wheel, output=wheel)
-        assert f"{wheel} is a file; name a folder for the index." in done.output
+        assert f"{wheel} is no folder; name another output." in done.output
 
     def test_an_index_that_was_changed(self) -> None:
         wheel = plain_wheel(self.folder / "one")

@@ -76,6 +76,7 @@ def command(
     from tools.index.selection import keep_newest, merge, unique
     from tools.index.selection import yank as with_yanks
     from tools.matrix.definition import MatrixError
+    from tools.output import OutputError
 
     try:
         reasons = _reasons(yank or [], unyank or [])
@@ -91,7 +92,7 @@ def command(
         if keep is not None:
             entries = keep_newest(entries, keep)
         publish(entries, output, url and f"{url.rstrip('/')}/", files_url and files_url.rstrip("/"))
-    except (MatrixError, RefusedError) as error:
+    except (MatrixError, OutputError, RefusedError) as error:
         raise refusal(error) from None
     versions = len({entry.distribution.version for entry in entries})
     typer.echo(f"{output}: {len(entries)} files of {versions} {'versions' if versions > 1 else 'version'}.")

@@ -14,6 +14,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from tools.index import FILES, PROJECT, RefusedError
 from tools.index.distribution import MANIFEST, Distribution, digest_of, read_kernels, spelled_right
+from tools.output import check_output
 from tools.reading import read_json
 
 SIMPLE = "simple"
@@ -38,19 +39,11 @@ class Entry:
 def read_index(folder: Path) -> list[Entry]:
     """What the index in this folder offers; nothing when the folder is empty or not there.
 
-    Raises RefusedError when the folder holds anything else, or a file that changed since it was published.
+    Raises OutputError when the folder holds anything else, RefusedError for a file that has changed since.
     """
-    if not folder.exists():
+    check_output(folder, "index", OURS.__contains__)
+    if not folder.exists() or not any(folder.iterdir()):
         return []
-    if not folder.is_dir():
-        raise RefusedError(f"{folder} is a file; name a folder for the index.")
-    names = {path.name for path in folder.iterdir()}
-    if not names:
-        return []
-    if foreign := sorted(names - OURS):
-        raise RefusedError(
-            f"{folder} holds {foreign[0]}, which no index has; name an empty folder or an index."
-        )
     path = folder / PROJECT_JSON
     try:
         entries = [_entry(folder, item) for item in read_json(path)["files"]]

@@ -32,11 +32,12 @@ def command(shards: _Shards, output: _Output, archs: _Archs = None) -> None:
     from tools.matrix.definition import MatrixError, definition
     from tools.merge.merge import merge
     from tools.merge.shard import MergeError
+    from tools.output import OutputError
 
     try:
         wanted = re.findall(r"[^,;\s]+", archs) if archs is not None else definition().architectures
         manifest = merge(shards, wanted, output)
-    except (MergeError, MatrixError) as error:
+    except (MergeError, MatrixError, OutputError) as error:
         raise refusal(error) from None
     except OSError as error:
         raise refusal(f"{error.filename} can't be written ({error.strerror}); name another output.") from None

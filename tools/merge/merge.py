@@ -10,6 +10,7 @@ from typing import Any
 
 from tools.merge.container import SASS, Entry, join
 from tools.merge.shard import SHARED, MergeError, Shard, number_of, read_shard
+from tools.output import check_output, is_of_kernels
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,11 +63,13 @@ def entries_of(name: str, shards: Sequence[Shard]) -> list[Entry]:
 def merge(
     folders: Sequence[Path], wanted: Sequence[str], output: Path, source: Path = ROOT
 ) -> dict[str, Any]:
-    """Writes the merged set and gives its manifest; MergeError, and nothing written, when a check fails."""
-    if output.resolve() in {folder.resolve() for folder in folders}:
+    """Writes the merged set and gives its manifest.
+
+    MergeError or OutputError, and nothing written, when a check fails.
+    """
+    check_output(output, "set of kernels", is_of_kernels)
+    if output.exists() and any(folder.exists() and output.samefile(folder) for folder in folders):
         raise MergeError(f"{output} is one of the shards; name another output folder.")
-    if output.exists() and not output.is_dir():
-        raise MergeError(f"{output} is no folder; name another output.")
     digest = source_digest(source)
     shards = in_order([read_shard(folder, digest, source / KERNELS_JSON) for folder in folders])
     check_together(shards, wanted)
