@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("tools.merge.command", "Join kernel shards to the folder that FLASH_ATTN_KERNELS_DIR takes."),
@@ -37,6 +38,8 @@ def _placeholder() -> None:
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The application for these arguments, with the module of the named command, and no other, imported."""
+    import typer
+
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
     @app.callback()
@@ -49,5 +52,19 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
+def main() -> None:
+    """Runs the command; one sentence when a package that it needs is not there."""
+    try:
+        build_app(sys.argv[1:])(prog_name="python -m tools")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "tools"):
+            raise
+        sys.exit(
+            f"error: The Python package of {missing} is not installed here ({sys.executable}); "
+            "run pip install -r ci/tools.txt in the checkout."
+        )
+
+
 if __name__ == "__main__":
-    build_app(sys.argv[1:])(prog_name="python -m tools")
+    main()

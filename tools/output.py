@@ -1,4 +1,4 @@
-"""Which folder a command may fill that replaces what is there: a new one, an empty one, or one of its own."""
+"""Where a command may write: a file, or a folder that it fills, which is new, empty or of its own making."""
 
 from __future__ import annotations
 
@@ -30,3 +30,19 @@ def check_output(folder: Path, what: str, ours: Callable[[str], bool]) -> None:
             f"{folder} holds {foreign[0]}, which no {what} has; name a folder that is empty, new or such a "
             f"{what}."
         )
+
+
+def check_file(path: Path) -> None:
+    """Raises OutputError when a file of this name can't be: it is a folder, or would lie in none."""
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder; name a file to write.")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path.parent} is no folder; name a file in one.")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Raises OutputError when that can't be."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise OutputError(f"{path} can't be written ({error.strerror}); name another file.") from None

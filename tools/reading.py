@@ -21,6 +21,14 @@ def read_bytes(path: Path, most: int = MOST) -> bytes:
     return data
 
 
+def read_text(path: Path) -> str:
+    """UTF-8, with or without a mark in front, its lines' ends as Python has them.
+
+    Raises OSError as read_bytes does, or UnicodeDecodeError.
+    """
+    return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n")
+
+
 def read_json(path: Path, most: int = MOST) -> Any:
     """A JSON document. Raises OSError as read_bytes does, ValueError as parse_json does."""
     return parse_json(read_bytes(path, most))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from tools.__main__ import build_app
 from tools.kernels import command as kernels
 from tools.trust.source import Source
 
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "flash_attn-2.9.0-py3-none-win_amd64.whl"
 COMMIT = "a" * 40
 Make = Callable[[Path], None]
@@ -190,11 +193,8 @@ def test_documents_of_another_form(tmp_path: Path, content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     wheel = plain_wheel(tmp_path / "made").rename(tmp_path / NAME)
-    source = tmp_path / "source"
-    (source / "flash_attn").mkdir(parents=True)
-    (source / "flash_attn" / "__init__.py").write_text('__version__ = "2.9.0"\n')
     assert str(shard / "manifest.json") in refused("merge", shard, "--output", tmp_path / "merged")
-    assert str(nightlies) in refused("nightly", nightlies, "--commit", COMMIT, "--source", source)
+    assert str(nightlies) in refused("nightly", nightlies, "--commit", COMMIT)
     assert f"{NAME}.provenance.json" in refused("verify", "--provenance", wheel)
     (tmp_path / f"{NAME}.provenance.json").unlink()
     assert "index.json" in refused("index", wheel, "--output", output)
@@ -222,7 +222,73 @@ def test_a_run_of_another_form(tmp_path: Path) -> None:
         ran = run("bench", "--from", path)
         assert ran.exit_code == 1, sections
         assert f"{path} is no run of this benchmark" in ran.stderr
-    assert "is a folder: name a file" in refused("bench", "--from", path, "--json", tmp_path)
+    assert "is a folder; name a file" in refused("bench", "--from", path, "--json", tmp_path)
+
+
+WITHOUT = """
+import runpy, sys
+absent, module, *sys.argv[1:] = sys.argv[1:]
+sys.modules[absent] = None
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "arguments"),
+    [
+        ("typer", "tools verify {wheel}"),
+        ("rich", "tools matrix --event release"),
+        ("packaging", "tools version"),
+        ("pefile", "tools verify {wheel}"),
+        ("elftools", "tools verify {wheel}"),
+        ("jinja2", "tools index {wheel} --output {output}"),
+        ("cyclonedx", "tools attest {wheel}"),
+        ("torch", "tools bench"),
+        ("torch", "tools.bench"),
+    ],
+)
+def test_a_package_that_is_not_installed(tmp_path: Path, absent: str, arguments: str) -> None:
+    wheel, output = plain_wheel(tmp_path / "made"), tmp_path / "output"
+    words = [word.format(wheel=wheel, output=output) for word in arguments.split()]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, absent, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1), ran.stderr
+    if absent == "torch":
+        assert ": PyTorch can't be imported here (import of torch halted" in ran.stderr
+    else:
+        assert ran.stderr.startswith(f"error: The Python package of {absent} is not installed here (")
+        assert "run pip install -r ci/tools.txt" in ran.stderr
+    assert not output.exists()
+
+
+def test_a_file_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is measured; a full disk is no traceback either."""
+    path = tmp_path / "none" / "run.json"
+    assert f"{tmp_path / 'none'} is no folder; name a file in one" in refused("bench", "--json", path)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("tools.release.project_version.ROOT", tmp_path)
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text('__version__ = "2.9.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## 2.9.0, 2026-12-24\n\n- Fast.\n")
+    for words in (
+        ("version", "--dev", "20261201"),
+        ("release", "--tag", "v2.9.0", "--notes", tmp_path / "notes.md"),
+    ):
+        assert "can't be written (No space left on device); name another file." in refused(*words)
+
+
+def test_a_list_of_kernels_that_is_none(tmp_path: Path) -> None:
+    wheel = plain_wheel(tmp_path)
+    said = refused("verify", wheel, "--kernels", tmp_path / "none.json")
+    assert said == f"error: {tmp_path / 'none.json'} can't be read (No such file or directory); " + (
+        "name a list of kernels."
+    )
+    assert "is no list of kernels" in refused("verify", wheel, "--kernels", wheel)
 
 
 def test_a_summary_that_can_not_be_written(tmp_path: Path) -> None:

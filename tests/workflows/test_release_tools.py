@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools.__main__ import build_app
+
 INIT = '"""Attention."""\n\n__version__ = "2.9.0"\n\nother = "2.9.0"\n'
 CHANGES = "# Changelog\n\n## 2.9.0, 2026-12-24\n\n- Fast.\n\n## 2.8.0, 2025-01-01\n\n- Slow.\n"
 COMMIT, OTHER = "a" * 40, "b" * 40
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the commands take for their checkout."""
+    monkeypatch.setattr("tools.release.project_version.ROOT", tmp_path)
     (tmp_path / "flash_attn").mkdir()
     (tmp_path / "flash_attn" / "__init__.py").write_text(INIT)
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     return tmp_path
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tools", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def run(*words: str | Path) -> Any:
+    command = list(map(str, words))
+    return CliRunner().invoke(build_app(command), command)
 
 
 def refused(*words: str | Path) -> str:
     ran = run(*words)
-    assert ran.returncode == 1, ran
+    assert ran.exit_code == 1, ran
+    assert isinstance(ran.exception, SystemExit), ran.exception
     assert ran.stdout == ""
     assert ran.stderr.startswith("error: ")
     assert ran.stderr.count("\n") == 1, ran.stderr
@@ -42,8 +46,8 @@ def version_of(tree: Path) -> str:
 
 
 def test_a_nightly_changes_the_literal_and_nothing_else(tree: Path) -> None:
-    ran = run("version", "--source", tree, "--dev", "20261202")
-    assert (ran.returncode, ran.stdout) == (0, "2.9.0.dev20261202\n")
+    ran = run("version", "--dev", "20261202")
+    assert (ran.exit_code, ran.stdout) == (0, "2.9.0.dev20261202\n")
     assert version_of(tree) == INIT.replace('__version__ = "2.9.0"', '__version__ = "2.9.0.dev20261202"')
 
 
@@ -59,7 +63,7 @@ def test_a_nightly_changes_the_literal_and_nothing_else(tree: Path) -> None:
     ],
 )
 def test_what_is_no_day_is_refused(tree: Path, day: str) -> None:
-    assert "day" in refused("version", "--source", tree, "--dev", day)
+    assert "day" in refused("version", "--dev", day)
     assert version_of(tree) == INIT
 
 
@@ -69,25 +73,26 @@ def test_what_is_no_day_is_refused(tree: Path, day: str) -> None:
         (INIT.replace("2.9.0", "2.9.0.dev20261201"), "a nightly is made of a finished one"),
         (INIT * 2, "has 2 lines"),
         ("", "has 0 lines"),
+        (INIT.replace("2.9.0", "two"), "has version 'two', which is none"),
     ],
 )
 def test_a_tree_without_one_finished_version_is_refused(tree: Path, text: str, said: str) -> None:
     (tree / "flash_attn" / "__init__.py").write_text(text)
-    assert said in refused("version", "--source", tree, "--dev", "20261202")
+    assert said in refused("version", "--dev", "20261202")
     assert version_of(tree) == text
 
 
 @pytest.mark.parametrize("tag", ["v2.9.1", "2.9.0", "v2.9", "v2.9.0.post1", "V2.9.0", ""])
 def test_a_tag_that_is_not_the_version_is_refused(tree: Path, tag: str) -> None:
-    said = refused("release", "--source", tree, "--tag", tag, "--notes", tree / "notes.md")
+    said = refused("release", "--tag", tag, "--notes", tree / "notes.md")
     assert f"The tag is {tag!r}" in said
     assert "version 2.9.0" in said
     assert not (tree / "notes.md").exists()
 
 
 def test_notes_are_the_section_of_the_version(tree: Path) -> None:
-    ran = run("release", "--source", tree, "--tag", "v2.9.0", "--notes", tree / "notes.md")
-    assert ran.returncode == 0, ran.stderr
+    ran = run("release", "--tag", "v2.9.0", "--notes", tree / "notes.md")
+    assert ran.exit_code == 0, ran.stderr
     assert (tree / "notes.md").read_text() == "- Fast.\n"
 
 
@@ -97,11 +102,28 @@ def test_notes_are_the_section_of_the_version(tree: Path) -> None:
         (CHANGES.replace(", 2026-12-24", ", not released yet"), "gives no day"),
         (CHANGES.replace("2.9.0", "2.9.1"), "has no section"),
         (CHANGES.replace("- Fast.\n", ""), "is empty"),
+        (CHANGES.replace("2026-12-24", "2026-99-99"), "gives no day"),
+        (CHANGES.replace("2026-12-24", "20261224"), "gives no day"),
+        ("", "has no section"),
+        ("# Changelog\n", "has no section"),
+        ("\udcff", "can't be read ('utf-8' codec"),
     ],
 )
 def test_a_changelog_that_says_nothing_is_refused(tree: Path, text: str, said: str) -> None:
-    (tree / "CHANGELOG.md").write_text(text)
-    assert said in refused("release", "--source", tree, "--tag", "v2.9.0")
+    (tree / "CHANGELOG.md").write_bytes(text.encode(errors="surrogateescape"))
+    assert said in refused("release", "--tag", "v2.9.0")
+
+
+def test_notes_that_can_not_be_written(tree: Path) -> None:
+    words = ("release", "--tag", "v2.9.0", "--notes")
+    said = refused(*words, tree / "none" / "notes.md")
+    assert "notes.md can't be written (No such file or directory); name another file." in said
+    assert f"{tree} can't be written (Is a directory)" in refused(*words, tree)
+
+
+def test_a_changelog_that_is_no_file(tree: Path) -> None:
+    (tree / "CHANGELOG.md").unlink()
+    assert "can't be read (No such file or directory); the notes" in refused("release", "--tag", "v2.9.0")
 
 
 def test_a_release_without_all_files_is_refused(tree: Path) -> None:
@@ -153,15 +175,15 @@ def test_a_nightly_is_due_when_something_changed(
 ) -> None:
     for day, commit in nightlies.items():
         published(tree, day, commit)
-    ran = run("nightly", tree, "--source", tree, "--commit", COMMIT, "--today", "20261202")
-    assert (ran.returncode, ran.stdout) == (0, f"due={str(due).lower()}\ndev=20261202\n")
+    ran = run("nightly", tree, "--commit", COMMIT, "--today", "20261202")
+    assert (ran.exit_code, ran.stdout) == (0, f"due={str(due).lower()}\ndev=20261202\n")
     assert why in ran.stderr
 
 
 def test_a_state_that_says_nothing_is_refused(tree: Path) -> None:
-    source = ("--source", tree)
-    assert "is no folder" in refused("nightly", tree / "gone", "--commit", COMMIT, *source)
-    assert "is no commit" in refused("nightly", tree, "--commit", "main", *source)
-    assert "no day" in refused("nightly", tree, "--commit", COMMIT, "--today", "20261302", *source)
+    assert "is no folder" in refused("nightly", tree / "gone", "--commit", COMMIT)
+    assert "is no commit" in refused("nightly", tree, "--commit", "main")
+    assert "no day" in refused("nightly", tree, "--commit", COMMIT, "--today", "20261302")
+    assert "no day" in refused("nightly", tree, "--commit", COMMIT, "--today", "")
     (tree / "flash_attn-2.9.0.dev20261201-py3-none-win_amd64.whl.provenance.json").write_text("[]")
-    assert "is no provenance" in refused("nightly", tree, "--commit", COMMIT, *source)
+    assert "is no provenance" in refused("nightly", tree, "--commit", COMMIT)

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from tools.output import OutputError
+
 from .run import SECTION_NAMES, bench
 
 
@@ -21,7 +23,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         bench(options.section, options.dtype, options.json, options.png, options.source)
-    except (RuntimeError, ValueError, OSError) as error:
+    except (OutputError, RuntimeError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0

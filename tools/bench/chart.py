@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
+
+from tools.output import write_file
 
 
 def draw(run: dict[str, Any], path: Path) -> None:
@@ -37,6 +40,7 @@ def draw(run: dict[str, Any], path: Path) -> None:
         axis.set_title(f"{section}, {run['dtype']}, {run['device']} (head dimension, sequence length, mask)")
         axis.legend()
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120, metadata={"Software": None})
     plt.close(figure)
+    write_file(path, drawn.getvalue())

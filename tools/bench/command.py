@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tools.ending import refusal
+from tools.output import OutputError
 
 from .run import SECTION_NAMES, bench
 
@@ -27,5 +28,5 @@ def command(
     """Measure speed on a GPU against PyTorch's flash backend."""
     try:
         bench(section or [], dtype, json, png, source)
-    except (RuntimeError, ValueError, OSError) as error:
+    except (OutputError, RuntimeError, ValueError) as error:
         raise refusal(error) from None

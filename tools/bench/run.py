@@ -9,6 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from tools.output import check_file, write_file
 from tools.reading import read_json
 
 SCHEMA = 1
@@ -30,8 +31,13 @@ def measure(chosen: Sequence[str], dtype_name: str) -> dict[str, Any]:
         raise ValueError(f"There is no section {unknown[0]}: choose from {', '.join(SECTION_NAMES)}.")
     if dtype_name not in ("bf16", "fp16"):
         raise ValueError(f"dtype is {dtype_name}, but it must be bf16 or fp16.")
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError(
+            f"PyTorch can't be imported here ({error}): install one that was built for CUDA, or show a "
+            "finished run with --from."
+        ) from None
     if not torch.cuda.is_available():
         raise RuntimeError(
             "There is no CUDA device here: run the bench on a GPU, or show a finished one with --from."
@@ -76,8 +82,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def save(run: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    write_file(path, (json.dumps(run, indent=2) + "\n").encode())
 
 
 def bench(
@@ -87,8 +92,8 @@ def bench(
     from . import chart, report
 
     for path in (json_path, png):
-        if path is not None and path.is_dir():
-            raise ValueError(f"{path} is a folder: name a file to write.")
+        if path is not None:
+            check_file(path)  # not after minutes of measuring
     run = measure(sections or SECTION_NAMES, dtype) if source is None else load(source)
     if json_path is not None:
         save(run, json_path)

@@ -18,19 +18,18 @@ _Commit = Annotated[str, typer.Option(help="The commit that would be built.", sh
 _Today = Annotated[
     str | None, typer.Option(metavar="YYYYMMDD", help="Another day than today (UTC).", show_default=False)
 ]
-_Source = Annotated[Path | None, typer.Option(help="Another checkout than this one.", show_default=False)]
 
 
-def command(folder: _Folder, commit: _Commit, today: _Today = None, source: _Source = None) -> None:
+def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
     """Say whether a nightly is due, as due= and dev= lines for $GITHUB_OUTPUT; why goes to standard error."""
     from datetime import datetime, timezone
 
     from tools.release.due import DueError, is_due, read_last
     from tools.release.project_version import ROOT, VersionError, dev_version, read_version
 
-    day = today or datetime.now(timezone.utc).strftime("%Y%m%d")
+    day = datetime.now(timezone.utc).strftime("%Y%m%d") if today is None else today
     try:
-        dev_version(read_version(source or ROOT), day)
+        dev_version(read_version(ROOT), day)
         if not re.fullmatch(r"[0-9a-f]{40}", commit):
             raise DueError(f"{commit!r} is no commit; give its 40 hexadecimal digits.")
         due, why = is_due(read_last(folder), commit, datetime.strptime(day, "%Y%m%d").date())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 from tools.index.distribution import Distribution
+from tools.reading import read_text
 from tools.release.project_version import read_version
 
 CHANGELOG = "CHANGELOG.md"
 _HEADING = re.compile(r"^## +(.+?)\s*$", re.MULTILINE)
-_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class ReleaseError(Exception):
@@ -33,15 +36,16 @@ def section(root: Path, version: str) -> str:
     """What CHANGELOG.md says of the version; ReleaseError when it says nothing, or gives no date."""
     path = root / CHANGELOG
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ReleaseError(f"{path} can't be read ({error}); the notes of a release come from it.") from None
-    headings = list(_HEADING.finditer(text))
-    for heading, following in zip(headings, [*headings[1:], None], strict=True):
+        why = getattr(error, "strerror", None) or error
+        raise ReleaseError(f"{path} can't be read ({why}); the notes of a release come from it.") from None
+    for heading, following in pairwise([*_HEADING.finditer(text), None]):
+        assert heading
         name, _, rest = heading[1].partition(",")
         if name.strip() != version:
             continue
-        if not _DATED.fullmatch(rest.strip()):
+        if not _is_day(rest.strip()):
             raise ReleaseError(
                 f"{path}: the heading {heading[0].strip()!r} gives no day; write '## {version}, YYYY-MM-DD'."
             )
@@ -50,6 +54,13 @@ def section(root: Path, version: str) -> str:
             return content
         raise ReleaseError(f"{path}: the section of {version} is empty; say what changed.")
     raise ReleaseError(f"{path} has no section '## {version}, YYYY-MM-DD'; add it and say what changed.")
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(_DATED.fullmatch(text) and date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def check_complete(files: Sequence[Distribution], version: str, platforms: Iterable[str]) -> None:

@@ -6,6 +6,11 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
+from tools.output import write_file
+from tools.reading import read_text
+
 ROOT = Path(__file__).parents[2]
 VERSION_FILE = Path("flash_attn") / "__init__.py"
 _LITERAL = re.compile(r'^__version__ = "([^"\n]*)"$', re.MULTILINE)
@@ -17,16 +22,22 @@ class VersionError(Exception):
 
 
 def read_version(root: Path) -> str:
-    """Raises VersionError unless the file has exactly one version line."""
+    """Raises VersionError unless the file has exactly one version line, and a version in it."""
     path = root / VERSION_FILE
     try:
-        found = _LITERAL.findall(path.read_text(encoding="utf-8"))
+        found = _LITERAL.findall(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise VersionError(f"{path} can't be read ({why}); name a checkout of flash-attn.") from None
     if len(found) != 1:
         raise VersionError(f'{path} has {len(found)} lines __version__ = "X.Y.Z"; exactly one must be there.')
-    return str(found[0])
+    version = str(found[0])
+    try:
+        if str(Version(version)) == version:
+            return version
+    except InvalidVersion:
+        pass
+    raise VersionError(f"{path} has version {version!r}, which is none; write one such as 2.9.0.")
 
 
 def dev_version(version: str, day: str) -> str:
@@ -45,7 +56,7 @@ def dev_version(version: str, day: str) -> str:
 
 
 def write_version(root: Path, version: str) -> None:
-    """Puts the version in place of the one that is there, and changes nothing else."""
+    """Puts the version in place of the one that is there, and changes nothing else. Raises OutputError."""
     path = root / VERSION_FILE
     text = path.read_bytes().decode("utf-8")
-    path.write_bytes(_LITERAL.sub(f'__version__ = "{version}"', text).encode("utf-8"))
+    write_file(path, _LITERAL.sub(f'__version__ = "{version}"', text).encode())

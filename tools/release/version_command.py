@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,19 +12,18 @@ _Dev = Annotated[
     str | None,
     typer.Option(metavar="YYYYMMDD", help="Make it the nightly of this day.", show_default=False),
 ]
-_Source = Annotated[Path | None, typer.Option(help="Another checkout than this one.", show_default=False)]
 
 
-def command(dev: _Dev = None, source: _Source = None) -> None:
+def command(dev: _Dev = None) -> None:
     """Print the version; with --dev, first make it that of the nightly, such as 2.9.0.dev20261202."""
+    from tools.output import OutputError
     from tools.release.project_version import ROOT, VersionError, dev_version, read_version, write_version
 
-    root = source or ROOT
     try:
-        version = read_version(root)
+        version = read_version(ROOT)
         if dev is not None:
             version = dev_version(version, dev)
-            write_version(root, version)
-    except VersionError as error:
+            write_version(ROOT, version)
+    except (OutputError, VersionError) as error:
         raise refusal(error) from None
     typer.echo(version)

@@ -68,8 +68,12 @@ def read_kernel_list(path: Path = KERNEL_LIST) -> KernelList:
             kernel for name, family in data["families"].items() for kernel in _family(data, name, family)
         ]
         return KernelList({kernel.name: kernel for kernel in kernels}, _gates(data["families"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{path} is no list of kernels ({type(error).__name__}: {error})") from None
+    except OSError as error:
+        raise UnreadableError(f"{path} can't be read ({error.strerror}); name a list of kernels.") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(
+            f"{path} is no list of kernels ({type(error).__name__}: {error}); name one such as kernels.json."
+        ) from None
 
 
 def _family(data: dict[str, Any], family: str, entry: dict[str, Any]) -> list[Kernel]:
