@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from plain_wheel import plain_wheel
+from plain_wheel import plain_sdist, plain_wheel
 
 from tools.trust import provenance_of, sbom_of
 from tools.trust.builder import find_builder
@@ -97,6 +97,15 @@ def test_the_index_grows_and_its_links_lead_to_the_release(run: Run, gh: Path, t
     for name in offered(site):
         assert f'href="https://github.example/owner/name/releases/download/index/{name}#sha256=' in page
         assert (gh / "assets" / f"{name}.metadata").is_file()
+
+
+def test_a_source_distribution_is_offered_too(run: Run, gh: Path, tmp_path: Path) -> None:
+    sdist = plain_sdist(dist(tmp_path / "one", 1))
+    for folder in (sdist.parent, dist(tmp_path / "two", 2)):
+        ran = run("ci/publish_index.sh", folder, tmp_path / f"site-{folder.name}")
+        assert ran.returncode == 0, ran.stderr
+        assert sdist.name in offered(tmp_path / f"site-{folder.name}")
+        assert (gh / "assets" / sdist.name).read_bytes() == sdist.read_bytes()
 
 
 def test_what_falls_out_of_the_index_leaves_the_release(run: Run, gh: Path, tmp_path: Path) -> None:

@@ -112,6 +112,31 @@ def test_every_session_but_the_maintainer_s_own_is_run(sessions: set[str]) -> No
     assert sessions - run == {"clean", "lock"}
 
 
+def test_every_folder_of_tests_is_run() -> None:
+    run = {
+        word for workflow in workflows().values() for words in all_commands(workflow)
+        if words[:3] == ["nox", "-s", "tests"] for word in words[4:]
+    }  # fmt: skip
+    if any(words == ["nox", "-s", "windows"] for words in all_commands(workflows()["build.yml"])):
+        run.add("tests/windows")
+    tests = ROOT / "tests"
+    assert run == {f"tests/{path.relative_to(tests).parts[0]}" for path in tests.rglob("test_*.py")}
+
+
+@pytest.mark.parametrize("name", ["build.yml", "nightly.yml"])
+def test_a_nightly_s_wheels_meet_a_tree_of_its_version(name: str) -> None:
+    """Kernels of another version than the tree's are refused; those of `toolkits` go nowhere."""
+    workflow = workflows()[name]
+    for job, content in workflow.jobs.items():
+        ran = [words for step in content.get("steps", ()) for words in commands(step.get("run", ""))]
+        versioned = ["python", "-m", "tools", "version", "--dev", "$DEV"] in ran
+        needed = any(
+            words[0] == "nox" and (building_sessions() & set(words) or "tests/wheel" in words)
+            for words in ran
+        )
+        assert versioned == (needed and job != "toolkits"), job
+
+
 def test_the_wheel_that_wine_tests_is_the_released_one() -> None:
     build = workflows()["build.yml"]
     (job,) = {name for name, step in build.steps() if "nox -s windows" in step.get("run", "")}
@@ -336,8 +361,9 @@ def check_downloads(workflow: Workflow, event: str | None = None) -> int:
         there = {upload["name"] for uploader, upload in uploads if uploader in before}
         key = "name" if "name" in given else "pattern"
         assert not any("${{" in one for one in (*there, given[key])), "expand the names first"
-        for wanted in re.sub(r"^\{(.*)\}$", r"\1", given[key]).split(","):
-            assert any(fnmatch(one, wanted) for one in there), (job, wanted, there)
+        wanted = set(re.sub(r"^\{(.*)\}$", r"\1", given[key]).split(","))
+        for name in wanted - ({"sdist"} if workflow.name == "nightly.yml" else set()):  # nightlies have none
+            assert any(fnmatch(one, name) for one in there), (job, name, there)
     return len(downloads)
 
 
@@ -352,6 +378,17 @@ def test_a_download_within_the_build_waits_for_its_upload(event: str) -> None:
     assert check_downloads(build, event)
     shards = {given["name"] for _, given in artifacts(build, "upload", event)} - {"dist"}
     assert shards == {shard["id"] for shard in plan(event)["shards"]}
+
+
+def test_the_release_the_index_and_pypi_take_the_same_files() -> None:
+    taken = {
+        (name, job): given["pattern"]
+        for name, workflow in workflows().items() if name in ("release.yml", "index.yml")
+        for job in workflow.jobs if not called(workflow.jobs[job])
+        for where, given in artifacts(workflow, "download") if where == job
+    }  # fmt: skip
+    places = (("release.yml", "release"), ("index.yml", "files"), ("release.yml", "pypi"))
+    assert taken == dict.fromkeys(places, "{dist,sdist}")
 
 
 @ALL
