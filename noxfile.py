@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import nox
@@ -103,6 +104,12 @@ def wheel_of_session(session: nox.Session, *arguments: str) -> Path:
     return built
 
 
+def archs_of(arguments: list[str]) -> list[str]:
+    """``--archs`` and what it asks for, out of all that a session was given."""
+    joined = [argument for argument in arguments if argument.startswith("--archs=")]
+    return joined or [word for pair in pairwise(arguments) if pair[0] == "--archs" for word in pair]
+
+
 def kernels_of(built: Path) -> Path:
     """The kernels' folder of a wheel, unpacked where a build for another platform takes it from."""
     folder = ROOT / "build" / "kernels-of-wheel"
@@ -148,7 +155,8 @@ def wheel(session: nox.Session) -> None:
     install_group(session, "build")
     install_toolkit(session)
     cross = any(argument.startswith("--platform") for argument in session.posargs)
-    build_wheel(session, *session.posargs, kernels=ready_kernels(session) if cross else None)
+    kernels = ready_kernels(session, *archs_of(session.posargs)) if cross else None
+    build_wheel(session, *session.posargs, kernels=kernels)
 
 
 @nox.session
@@ -159,11 +167,13 @@ def wheels(session: nox.Session) -> None:
     install_group(session, "build")
     install_toolkit(session)
     shutil.rmtree(DIST, ignore_errors=True)
+    # Named kernels are what they are, and the build refuses another --archs.
+    asked = archs_of(session.posargs) if os.environ.get("FLASH_ATTN_KERNELS_DIR") else []
     kernels = ready_kernels(session, *session.posargs)
     # This machine's platform too: zig's launcher is the same bytes wherever it is built.
     shutil.rmtree(DIST, ignore_errors=True)
     for name in PLATFORMS:
-        build_wheel(session, "--platform", name, kernels=kernels)
+        build_wheel(session, "--platform", name, *asked, kernels=kernels)
     session.run("python", "-m", "tools", "verify", *(str(path) for path in sorted(DIST.glob("*.whl"))))
 
 

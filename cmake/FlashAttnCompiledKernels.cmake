@@ -1,7 +1,7 @@
 # Compiles one fatbin a (family, head dimension, dtype) with nvcc and writes the manifest beside them.
 if(CMAKE_GENERATOR MATCHES "Visual Studio|Xcode")
-  message(FATAL_ERROR "The generator \"${CMAKE_GENERATOR}\" can't build fatbins; leave CMAKE_GENERATOR unset, or "
-                      "set it to Ninja.")
+  message(FATAL_ERROR "The generator \"${CMAKE_GENERATOR}\" can't build fatbins; ask for Ninja, with "
+                      "CMAKE_GENERATOR or cmake's -G.")
 endif()
 
 include(FlashAttnToolkit)

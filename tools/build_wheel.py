@@ -63,7 +63,7 @@ def build(
     if archs is not None:
         if folder_of_kernels := environment.get("FLASH_ATTN_KERNELS_DIR"):
             refuse_other_architectures(archs, Path(folder_of_kernels))
-        environment["FLASH_ATTN_CUDA_ARCHS"] = archs
+        environment |= {"FLASH_ATTN_CUDA_ARCHS": archs, "FLASH_ATTN_ARCHS_OPTION": "--archs"}
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs or os.cpu_count() or 1))
     if jobs is not None:
         environment["CMAKE_BUILD_PARALLEL_LEVEL"] = str(jobs)
@@ -91,8 +91,9 @@ def refuse_other_architectures(archs: str, kernels: Path) -> None:
         return  # the build says what is wrong with the folder
     if set(re.split(r"[;,\s]+", archs.strip(" ;,"))) != ready:
         raise BuildError(
-            f'--archs asks for "{archs}", but FLASH_ATTN_KERNELS_DIR ({kernels}) holds fatbins for '
-            f"{', '.join(sorted(ready))}: leave out --archs, or unset FLASH_ATTN_KERNELS_DIR."
+            f'--archs asks for "{archs}", but the ready kernels in {kernels} are for '
+            f"{', '.join(sorted(ready))}: leave out --archs, or unset FLASH_ATTN_KERNELS_DIR and, for "
+            "another platform, remove the wheel in dist/ too."
         )
 
 

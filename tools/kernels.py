@@ -40,7 +40,7 @@ def compile_shard(arch: str, jobs: int | None, tree: Path, console: Console) -> 
         cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), f"-DPython_EXECUTABLE={sys.executable}",
         f"-DFLASH_ATTN_CUDA_ARCHS={arch}",
     ]  # fmt: skip
-    run_steps(configure, environment, console)
+    run_steps(configure, {**environment, "FLASH_ATTN_ARCHS_OPTION": "--arch"}, console)
     parallel = jobs or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or os.cpu_count() or 1)
     run_steps(
         [cmake, "--build", str(tree), "--target", "flash_attn_kernels", "--parallel", str(parallel)],

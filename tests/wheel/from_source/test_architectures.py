@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tools import build_wheel
+from tools.compile_steps import BuildError
+from tools.kernels import compile_shard
 from tools.matrix.definition import definition
 
 
@@ -64,6 +68,24 @@ def test_bad_entries_stop_with_one_sentence(stand_ins: Any, bad: str) -> None:
         in done.text
     )
     assert done.text.count("CMake Error") == 1
+
+
+@pytest.mark.parametrize("option", ["--archs", "--arch"])
+def test_the_option_that_was_typed_is_blamed(
+    stand_ins: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    for name in ("FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN_KERNELS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDACXX", str(stand_ins.nvcc()))
+    monkeypatch.setattr(build_wheel, "ROOT", tiny)
+    sentence = f'^{option} has "70", which can\'t be compiled: nvcc 13.4.92 supports 80, '
+    quiet = Console(quiet=True)
+    if option == "--archs":
+        with pytest.raises(BuildError, match=sentence):
+            build_wheel.build("70", None, None, tmp_path, quiet)
+    else:
+        with pytest.raises(BuildError, match=sentence):
+            compile_shard("70", None, tmp_path / "tree", quiet)
 
 
 def test_an_empty_list_stops(stand_ins: Any) -> None:
