@@ -77,6 +77,7 @@ def test_the_option_that_was_typed_is_blamed(
     for name in ("FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN_KERNELS_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDACXX", str(stand_ins.nvcc()))
+    monkeypatch.setenv("PATH", stand_ins.environment["PATH"])
     monkeypatch.setattr(build_wheel, "ROOT", tiny)
     sentence = f'^{option} has "70", which can\'t be compiled: nvcc 13.4.92 supports 80, '
     quiet = Console(quiet=True)
