@@ -380,6 +380,27 @@ def test_a_download_within_the_build_waits_for_its_upload(event: str) -> None:
     assert shards == {shard["id"] for shard in plan(event)["shards"]}
 
 
+@ALL
+def test_what_a_pattern_finds_lies_in_no_folder_of_its_own(workflow: Workflow) -> None:
+    """The action would make one for each artifact where several match, but none for one alone."""
+    for job, given in artifacts(workflow, "download", "nightly"):
+        assert given.get("merge-multiple") is ("pattern" in given or None), job
+
+
+def test_each_shard_brings_its_folder() -> None:
+    """So that the one of a pull request lies where several do."""
+    build = workflows()["build.yml"]
+    (command,) = (words for step in build.jobs["shards"]["steps"] for words in commands(step.get("run", ""))
+                  if words[:3] == ["nox", "-s", "kernels"])  # fmt: skip
+    (upload,) = (step["with"] for step in build.jobs["shards"]["steps"] if "upload" in step.get("uses", ""))
+    (download,) = (given for job, given in artifacts(build, "download", "nightly") if "pattern" in given)
+    assert (command[-2:], upload["path"], download["path"]) == (
+        ["--output", "shards/$ARCH"],
+        *["shards/"] * 2,
+    )
+    assert ["python", "-m", "tools", "merge", "shards/*"] in [words[:5] for words in all_commands(build)]
+
+
 def test_the_release_the_index_and_pypi_take_the_same_files() -> None:
     taken = {
         (name, job): given["pattern"]
