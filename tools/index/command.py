@@ -67,9 +67,11 @@ def command(
     with one sentence, and leaves the folder as it was, when a file is damaged, is there twice, would replace
     a published one, or is not what the provenance beside it attests.
     """
+    from datetime import datetime, timezone
+
+    from tools.epoch import EpochError, epoch
     from tools.index import RefusedError
     from tools.index.attested import check_attested
-    from tools.index.clock import now
     from tools.index.distribution import find, read
     from tools.index.publish import publish
     from tools.index.published import read_index
@@ -85,14 +87,15 @@ def command(
                 raise RefusedError(
                     f"{option} is {address!r}; expected an address that starts with https:// or http://."
                 )
+        now = epoch() or datetime.now(timezone.utc).replace(microsecond=0)
         new = unique(read(path) for path in find(distributions))
         check_attested(new, attested)
-        entries = merge(read_index(output), new, now())
+        entries = merge(read_index(output), new, now)
         entries = with_yanks(entries, reasons)
         if keep is not None:
             entries = keep_newest(entries, keep)
         publish(entries, output, url and f"{url.rstrip('/')}/", files_url and files_url.rstrip("/"))
-    except (MatrixError, OutputError, RefusedError) as error:
+    except (EpochError, MatrixError, OutputError, RefusedError) as error:
         raise refusal(error) from None
     versions = len({entry.distribution.version for entry in entries})
     typer.echo(f"{output}: {len(entries)} files of {versions} {'versions' if versions > 1 else 'version'}.")
