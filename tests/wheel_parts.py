@@ -65,6 +65,9 @@ class Kernels:
         self._element = listed["dtypes"]["bf16"]
         beside = find_cuobjdump().path.with_name("nvcc")
         self._nvcc = beside if beside.is_file() else Path(shutil.which("nvcc") or "nvcc")
+        version = re.search(r", V([\d.]+)", _run(self._nvcc, "--version"))
+        assert version, "nvcc does not say which it is"
+        self.toolkit = version[1]
         bin_folder = re.search(
             r"_HERE_=(.+)", _run(self._nvcc, "--dryrun", "-x", "cu", "-c", "none.cu", "-o", "none.o")
         )
@@ -216,7 +219,7 @@ class Parts:
             "schema": 1,
             "version": "2.9.0",
             "source_sha256": "0" * 64,
-            "toolkit": "13.4.92",
+            "toolkit": self.kernels.toolkit,
             "flags": [],
             "architectures": {"sass": ["90", "100"], "ptx": ["100"]},
             "families": self.kernels.families,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wheel_parts import KERNELS, Parts
 
-from tools.verify.check_kernels import check_code, wanted
+from tools.verify.check_kernels import check_code, check_toolkit, wanted
 from tools.verify.expected import parse_manifest, read_kernel_list
 from tools.verify.fatbin import Fatbin, KernelCode, parse_ptx, parse_resources
 from tools.verify.inspector import Inspector
@@ -55,6 +55,24 @@ def test_gate_instruction_missing(parts: Parts, refused: Refused) -> None:
     lines = refused(parts.but(fatbin=parts.kernels.fatbin("90", "100-unfused", "ptx")))
     names = [kernel.name for kernel in parts.kernels.kernels]
     assert lines == [f"kernel {name} has no FFMA2 in its SASS for sm_100" for name in names]
+
+
+@pytest.mark.parametrize("claimed", ["13.4.1", "", "12.9.86"])
+def test_a_toolkit_that_the_machine_code_was_not_made_by(
+    parts: Parts, refused: Refused, claimed: str
+) -> None:
+    name, made = parts.kernels.fatbin_name, parts.kernels.toolkit
+    assert refused(parts.but(manifest={"toolkit": claimed})) == [
+        f"{name} was compiled for sm_{arch} by CUDA {made}, but the manifest says {claimed}"
+        for arch in ("90", "100")
+    ]
+
+
+def test_machine_code_that_nobody_signed(parts: Parts) -> None:
+    manifest = parse_manifest(json.dumps(parts.right_manifest()).encode())
+    fatbin = Fatbin("", 0, {"90": {}}, {}, {"90": ""})
+    (problem,) = check_toolkit(manifest, {"a.fatbin": fatbin})
+    assert "a.fatbin was compiled for sm_90 by CUDA of no version" in problem.message
 
 
 def test_byte_flipped(parts: Parts, refused: Refused) -> None:
@@ -179,7 +197,7 @@ def test_spill_above_what_the_tile_accepts(parts: Parts, accepted: int, wrong: b
     resources = parse_resources(RES_USAGE.format(name=kernel.name, stack=32))
     assert resources == {"90": {kernel.name: (255, 40, 1024)}}
     code = KernelCode(kernel.name, *resources["90"][kernel.name], frozenset())
-    fatbin = Fatbin("", 0, {"90": {kernel.name: code}}, {})
+    fatbin = Fatbin("", 0, {"90": {kernel.name: code}}, {}, {})
     manifest = parse_manifest(json.dumps(parts.right_manifest()).encode())
     want = wanted(manifest, None, ("90",))
     want = replace(want, kernels={kernel.name: replace(kernel, spill_bytes=accepted)})

@@ -99,6 +99,18 @@ def check_code(want: Wanted, manifest: Manifest, fatbins: Mapping[str, Fatbin]) 
             yield Problem("kernels", f"{file} holds kernel {name}, which the manifest does not name there")
 
 
+def check_toolkit(manifest: Manifest, fatbins: Mapping[str, Fatbin]) -> Problems:
+    """The manifest's word for the toolkit against what the compiler wrote into its machine code."""
+    for file, fatbin in sorted(fatbins.items()):
+        for arch, version in fatbin.compilers.items():
+            if version != manifest.toolkit:
+                yield Problem(
+                    "toolkit",
+                    f"{file} was compiled for sm_{arch} by CUDA {version or 'of no version'}, "
+                    f"but the manifest says {manifest.toolkit}",
+                )
+
+
 def check_gates(
     want: Wanted, fatbins: Mapping[str, tuple[Path, Fatbin]], finder: InstructionFinder
 ) -> Problems:

@@ -18,6 +18,8 @@ from tools.verify.problems import UnreadableError
 
 _SECTION = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = sm_(\w+)\n", re.MULTILINE)
 _RESOURCES = re.compile(r"^ Function (\S+):\n  REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+) ", re.MULTILINE)
+# ptxas signs each cubin. The version is nvcc's own: seen with 13.0.88, 13.2.86, 13.4.92 and 13.5.37.
+_SIGNATURE = re.compile(rb"\0Cuda compilation tools, release [\d.]+, V([\d.]+)\0")
 _ENTRY = re.compile(r"^(?:\.visible )?\.entry (\w+)\(", re.MULTILINE)
 
 
@@ -34,12 +36,16 @@ class KernelCode:
 
 @dataclass(frozen=True)
 class Fatbin:
-    """``sass`` maps an architecture ("90") to kernels by name, ``ptx`` one to entry names."""
+    """``sass`` maps an architecture ("90") to kernels by name, ``ptx`` one to entry names.
+
+    ``compilers`` maps an architecture of ``sass`` to the toolkit's version that it is signed with, or "".
+    """
 
     sha256: str
     size: int
     sass: Mapping[str, Mapping[str, KernelCode]]
     ptx: Mapping[str, frozenset[str]]
+    compilers: Mapping[str, str]
 
 
 def parse_resources(text: str) -> dict[str, dict[str, tuple[int, int, int]]]:
@@ -67,35 +73,47 @@ def _sections(text: str) -> list[tuple[str, str, str]]:
 def read_fatbin(path: Path, tool: Cuobjdump) -> Fatbin:
     """Raises UnreadableError when the file is damaged."""
     text = tool.run("-res-usage", "-ptx", path)
-    opcodes = _read_opcodes(path, tool)
+    cubins = _read_cubins(path, tool)
     sass = {
         arch: {
-            name: KernelCode(name, *numbers, opcodes.get(arch, {}).get(name, frozenset()))
+            name: KernelCode(name, *numbers, cubins.opcodes.get(arch, {}).get(name, frozenset()))
             for name, numbers in kernels.items()
         }
         for arch, kernels in parse_resources(text).items()
     }
     data = path.read_bytes()
-    return Fatbin(sha256(data).hexdigest(), len(data), sass, parse_ptx(text))
+    return Fatbin(sha256(data).hexdigest(), len(data), sass, parse_ptx(text), cubins.compilers)
 
 
-def _read_opcodes(path: Path, tool: Cuobjdump) -> dict[str, dict[str, frozenset[int]]]:
-    """Architecture -> kernel -> opcodes, read from the machine words of the cubins inside."""
-    found: dict[str, dict[str, frozenset[int]]] = {}
+@dataclass(frozen=True)
+class _Cubins:
+    """By architecture: opcodes of each kernel, and the version of the compiler."""
+
+    opcodes: Mapping[str, Mapping[str, frozenset[int]]]
+    compilers: Mapping[str, str]
+
+
+def _read_cubins(path: Path, tool: Cuobjdump) -> _Cubins:
+    """What cuobjdump doesn't print, read from the ELF files inside."""
+    opcodes: dict[str, dict[str, frozenset[int]]] = {}
+    compilers: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         tool.run("-xelf", "all", path.resolve(), cwd=Path(scratch))
         for cubin in sorted(Path(scratch).iterdir()):
             arch = cubin.stem.rpartition(".sm_")[2]
             try:
                 with cubin.open("rb") as stream:
-                    found[arch] = {
-                        section.name.removeprefix(".text."): _opcodes(section.data())
-                        for section in ELFFile(stream).iter_sections()
-                        if section.name.startswith(".text.")
-                    }
+                    sections = {section.name: section.data() for section in ELFFile(stream).iter_sections()}
             except (ELFError, ValueError, UnicodeDecodeError) as error:
                 raise UnreadableError(f"its code for sm_{arch} is damaged ({error})") from None
-    return found
+            opcodes[arch] = {
+                name.removeprefix(".text."): _opcodes(data)
+                for name, data in sections.items()
+                if name.startswith(".text.")
+            }
+            signed = _SIGNATURE.search(sections.get(".note.nv.tkinfo", b""))
+            compilers[arch] = signed[1].decode() if signed else ""
+    return _Cubins(opcodes, compilers)
 
 
 def _opcodes(code: bytes) -> frozenset[int]:

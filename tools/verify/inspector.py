@@ -15,6 +15,7 @@ from tools.verify.check_kernels import (
     check_digests,
     check_gates,
     check_manifest,
+    check_toolkit,
     wanted,
 )
 from tools.verify.check_library import check_library, declared_symbols, read_library
@@ -84,6 +85,7 @@ class Inspector:
         with tempfile.TemporaryDirectory() as scratch:
             readable = dict(self._fatbins(wheel, Path(scratch), problems))
             fatbins = {name: fatbin for name, (_, fatbin) in readable.items()}
+            problems += check_toolkit(manifest, fatbins)
             problems += check_code(want, manifest, fatbins)
             problems += check_gates(want, readable, self._finder)
         return Verdict(path, tuple(problems), wheel, library, manifest, want, fatbins)
