@@ -61,6 +61,8 @@ def build(
             )
         environment |= environment_for(target)
     if archs is not None:
+        if not archs.strip(" ;,"):
+            raise BuildError(f'--archs is "{archs}", which names no architecture; leave it out or name one.')
         if folder_of_kernels := environment.get("FLASH_ATTN_KERNELS_DIR"):
             refuse_other_architectures(archs, Path(folder_of_kernels))
         environment |= {"FLASH_ATTN_CUDA_ARCHS": archs, "FLASH_ATTN_ARCHS_OPTION": "--archs"}
@@ -149,11 +151,7 @@ def command(
     except (BuildError, MatrixError, OSError, RepairError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    # A table that goes into a log has no terminal to fit.
-    environment = {"COLUMNS": "140", **os.environ} if not console.is_terminal else {**os.environ}
-    verified = subprocess.run(
-        [sys.executable, "-m", "tools", "verify", str(wheel)], cwd=ROOT, env=environment
-    )
+    verified = subprocess.run([sys.executable, "-m", "tools", "verify", str(wheel)], cwd=ROOT)
     if verified.returncode != 0:
         refused = ROOT / "build" / "refused" / wheel.name
         refused.parent.mkdir(parents=True, exist_ok=True)

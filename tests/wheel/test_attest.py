@@ -437,6 +437,27 @@ def test_a_nightly_may_set_the_version(build: Callable[..., Path], checkout: Pat
     assert "__init__.py differs from commit" in run("attest", made, "--source", checkout).output
 
 
+@pytest.mark.parametrize("commit", ["", "main", "0" * 12, "A" * 40])
+def test_a_commit_that_is_not_whole(wheel: Path, commit: str) -> None:
+    done = run("verify", "--provenance", wheel, "--commit", commit)
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"error: {commit!r} is no commit; give all of its 40 hexadecimal digits, as git rev-parse prints "
+        "them.\n"
+    )
+
+
+def test_a_wheel_without_provenance_says_who_writes_it(wheel: Path) -> None:
+    path = wheel.with_name(f"{wheel.name}.provenance.json")
+    path.unlink()
+    said = run("verify", "--provenance", wheel).stderr
+    assert said.startswith(f"error: {path} can't be read (No such file")
+    assert said.endswith("where it was built, write it with python -m tools attest.\n")
+    wheel.unlink()
+    said = run("verify", "--provenance", wheel).stderr
+    assert said.startswith(f"error: {wheel} can't be read (No such file or directory)")
+
+
 def test_options_that_have_no_meaning(wheel: Path) -> None:
     for arguments in (("--provenance", "--archs", "90"), ("--commit", "0" * 40)):
         assert run("verify", wheel, *arguments).exit_code == 2

@@ -30,6 +30,12 @@ def test_a_cross_build_without_fatbins_says_what_it_needs(
         build(None, None, targets()["win_amd64"], tmp_path, Console())
 
 
+@pytest.mark.parametrize("archs", ["", " ; "])
+def test_no_architecture_is_not_all_of_them(tmp_path: Path, archs: str) -> None:
+    with pytest.raises(BuildError, match="names no architecture; leave it out or name one"):
+        build(archs, None, None, tmp_path, Console())
+
+
 @pytest.mark.parametrize(("archs", "refused"), [("80", True), ("90;120", False), ("120, 90", False)])
 def test_ready_fatbins_for_other_architectures_are_not_taken_in_silence(
     tmp_path: Path, archs: str, refused: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,14 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 from wheel_parts import KERNELS, LINUX_TAG, METADATA, Parts
 
+from tools.__main__ import build_app
+from tools.tables import LOG_WIDTH, table_console
 from tools.verify import check_wheel
 from tools.verify.cuobjdump import find_cuobjdump
 from tools.verify.expected import CHECKOUT
-from tools.verify.inspector import Inspector
-from tools.verify.problems import ToolMissingError
-from tools.verify.report import judge
+from tools.verify.inspector import Inspector, Verdict
+from tools.verify.problems import Problem, ToolMissingError
+from tools.verify.report import as_json, judge, lines, show
 
 Refused = Callable[[Parts], list[str]]
 INFO = "flash_attn-2.9.0.dist-info/"
@@ -202,11 +207,57 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert "verify" in _run("--help").stdout
 
 
-@pytest.mark.parametrize("archs", ["ninety", "90;x", "9"])
-def test_bad_architecture(tmp_path: Path, archs: str) -> None:
-    done = _run("verify", tmp_path / "none.whl", "--archs", archs, NO_COLOR="1", COLUMNS="200")
-    assert done.returncode == 2
-    assert "is no architecture; expected numbers such as" in done.stderr
+@pytest.mark.parametrize("archs", ["ninety", "90;x", "9", "", " ;, "])
+@pytest.mark.parametrize("command", ["verify none.whl", "merge none --output merged"])
+def test_bad_architecture(archs: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = [*command.split(), "--archs", archs]
+    done = CliRunner().invoke(build_app(words), words)
+    assert done.exit_code == 2
+    said = "is no architecture" if archs.strip(" ;,") else f'"{archs}" names no architecture'
+    assert f"{said}; expected numbers such as" in done.stderr
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_every_figure_is_on_screen(inspector: Inspector, parts: Parts, tmp_path: Path, width: int) -> None:
+    """A narrow terminal loses the tiles, and no figure."""
+    verdict = inspector.verify(parts.build(tmp_path))
+    shown = io.StringIO()
+    show(Console(width=width, file=shown), verdict)
+    rows = shown.getvalue().replace("\u2502", " ").splitlines()
+    fatbin = verdict.fatbins[parts.kernels.fatbin_name]
+    for kernel in parts.kernels.kernels:
+        figures = [str(fatbin.sass[arch][kernel.name].registers) for arch in ("90", "100")]
+        (row,) = (row.split() for row in rows if row.split()[:1] == [kernel.name])
+        assert row[-3:] == [*figures, "yes"]
+        assert ("warps," in row) == (width == 200)
+
+
+def test_a_log_has_no_width_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "90")
+    assert table_console().width == LOG_WIDTH
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    assert table_console().width == 90
+
+
+def test_many_of_one_kind_are_counted() -> None:
+    """The other kinds are not lost among them."""
+    spilled = [f"kernel flash_{i} spills {i} bytes a thread on sm_90 (255 registers)" for i in range(900)]
+    missing = [f"kernel fa_{i} has no SASS for sm_{arch} in f.fatbin" for i in range(5) for arch in (80, 90)]
+    found = [Problem("x", text) for text in [*spilled, *missing, "no launcher"]]
+    verdict = Verdict(Path("a.whl"), tuple(found))
+    assert lines([verdict], ()) == [
+        f"a.whl: {text}"
+        for text in (
+            *spilled[:4],
+            "896 more of the kind of the line above; --json lists them all",
+            *missing[::2],
+            *missing[1::2],
+            "no launcher",
+        )
+    ]
+    assert len(as_json([verdict], ())["wheels"][0]["problems"]) == 911
 
 
 def test_no_cuobjdump(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

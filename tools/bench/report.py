@@ -50,15 +50,16 @@ def show(run: dict[str, Any]) -> None:
 
 
 def _rich(title: str, heads: list[str], cells: list[list[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from tools.tables import table_console
 
     table = Table(title=title, title_justify="left")
     for head in heads:
         table.add_column(head, justify="right")
     for row in cells:
         table.add_row(*row)
-    Console().print(table)
+    table_console().print(table)
 
 
 def _plain(title: str, heads: list[str], cells: list[list[str]]) -> None:

@@ -28,18 +28,16 @@ _File = Annotated[Path | None, typer.Option(help="Another matrix than ci/matrix.
 
 def command(event: _Event, form: _Format = Format.table, file: _File = None) -> None:
     """Expand and check the matrix for an event: kernel shards, wheels, test cells, and what they cost."""
-    from rich.console import Console
-
     from tools.matrix.definition import MATRIX, MatrixError, read_definition
     from tools.matrix.plan import expand
     from tools.matrix.report import as_github, as_json, show
+    from tools.tables import table_console
 
     try:
         plan = expand(read_definition(file or MATRIX), event)
     except MatrixError as error:
         raise refusal(error) from None
     if form is Format.table:
-        console = Console()
-        show(plan, console if console.is_terminal else Console(width=140))
+        show(plan, table_console())
     else:
         typer.echo(as_github(plan) if form is Format.github else as_json(plan))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tools.architectures import parse_architectures
 from tools.ending import refusal
 
 _Shards = Annotated[
@@ -35,7 +35,7 @@ def command(shards: _Shards, output: _Output, archs: _Archs = None) -> None:
     from tools.output import OutputError
 
     try:
-        wanted = re.findall(r"[^,;\s]+", archs) if archs is not None else definition().architectures
+        wanted = definition().architectures if archs is None else parse_architectures(archs)
         manifest = merge(shards, wanted, output)
     except (MergeError, MatrixError, OutputError) as error:
         raise refusal(error) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -26,14 +25,14 @@ def command(folder: _Folder, commit: _Commit, today: _Today = None) -> None:
 
     from tools.release.due import DueError, is_due, read_last
     from tools.release.project_version import ROOT, VersionError, dev_version, read_version
+    from tools.trust import TrustError, check_commit
 
     day = datetime.now(timezone.utc).strftime("%Y%m%d") if today is None else today
     try:
         dev_version(read_version(ROOT), day)
-        if not re.fullmatch(r"[0-9a-f]{40}", commit):
-            raise DueError(f"{commit!r} is no commit; give its 40 hexadecimal digits.")
+        check_commit(commit)
         due, why = is_due(read_last(folder), commit, datetime.strptime(day, "%Y%m%d").date())
-    except (DueError, VersionError) as error:
+    except (DueError, TrustError, VersionError) as error:
         raise refusal(error) from None
     typer.echo(why, err=True)
     typer.echo(f"due={'true' if due else 'false'}\ndev={day}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 SBOM_ENDING = ".cdx.json"
@@ -17,6 +18,19 @@ KERNEL_SOURCES = "flash-attn:kernel-sources-sha256"
 
 class TrustError(Exception):
     """What is wrong, in one sentence that names the file, what was found and what was expected."""
+
+
+def is_commit(text: str) -> bool:
+    """Whether it is all of a commit's digits, of SHA-1 or SHA-256."""
+    return bool(re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text))
+
+
+def check_commit(text: str) -> None:
+    """Raises TrustError for anything else that a person gives, such as the short form."""
+    if not is_commit(text):
+        raise TrustError(
+            f"{text!r} is no commit; give all of its 40 hexadecimal digits, as git rev-parse prints them."
+        )
 
 
 def sbom_of(wheel: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.reading import parse_json, read_bytes
-from tools.trust import COMMIT, KERNEL_SOURCES, TrustError, provenance_of, sbom_of
+from tools.trust import COMMIT, KERNEL_SOURCES, TrustError, is_commit, provenance_of, sbom_of
 from tools.trust import provenance as form
 from tools.trust.wheel_facts import WheelFacts, read_facts
 
@@ -28,13 +27,19 @@ class Attested:
 
 def check(wheel: Path, commit: str | None = None) -> Attested:
     """Raises TrustError at the first thing that is wrong. ``commit`` is the one that must be attested."""
+    found = digest_of(wheel)
     path = provenance_of(wheel)
+    if not path.exists():
+        raise TrustError(
+            f"{path} can't be read (No such file or directory); take it from where the wheel comes from, or, "
+            "where it was built, write it with python -m tools attest."
+        )
     statement = _load(path)
     _equal(path, "_type", _at(path, statement, "_type"), form.STATEMENT_TYPE)
     _equal(path, "predicateType", _at(path, statement, "predicateType"), form.PREDICATE_TYPE)
     subjects = _named(path, _at(path, statement, "subject"), "sha256")
     _equal(path, "the wheel that it speaks of", ", ".join(subjects), wheel.name, "the file beside it")
-    if (found := digest_of(wheel)) != subjects[wheel.name]:
+    if found != subjects[wheel.name]:
         raise TrustError(
             f"{wheel} has SHA-256 {found}, but {path.name} attests {subjects[wheel.name]}: the wheel was "
             "changed after it was attested; take the one that was attested."
@@ -55,7 +60,7 @@ def check(wheel: Path, commit: str | None = None) -> Attested:
     compilers = [one for one in _list(path, build, "resolvedDependencies") if one == form.compiler(facts)]
     _equal(path, "the compiler", compilers[:1], [form.compiler(facts)], f"the manifest in {wheel.name}")
     attested = _named(path, materials, "gitCommit").get(form.SOURCE, "")
-    if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", attested):
+    if not is_commit(attested):
         raise TrustError(f"{path} names the source commit {attested!r}; expected 40 hexadecimal digits.")
     if commit is not None and attested != commit:
         raise TrustError(f"{path} says that the wheel was built from commit {attested}; expected {commit}.")

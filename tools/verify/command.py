@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tools.architectures import parse_architectures
 from tools.ending import refusal
 
 _Wheels = Annotated[
@@ -59,12 +59,18 @@ def command(
     byte for byte.
     """
     if provenance:
+        from tools.trust import TrustError, check_commit
         from tools.trust.report import judge as judge_provenance
 
         if archs is not None or kernels is not None or summary is not None:
             raise typer.BadParameter(
                 "--archs, --kernels and --summary have no meaning with --provenance; leave them out."
             )
+        try:
+            if commit is not None:
+                check_commit(commit)
+        except TrustError as error:
+            raise refusal(error) from None
         raise typer.Exit(judge_provenance(wheels, commit, as_json))
     if commit is not None:
         raise typer.BadParameter("--commit has a meaning with --provenance alone; add it or leave both out.")
@@ -76,21 +82,14 @@ def command(
     from tools.verify.problems import ToolMissingError, UnreadableError
     from tools.verify.report import judge
 
+    wanted = [] if archs is None else parse_architectures(archs)
     try:
         definition()  # which platforms there are
         path = kernels or (KERNEL_LIST if KERNEL_LIST.is_file() else None)
-        inspector = Inspector(find_cuobjdump(), read_kernel_list(path) if path else None, _split(archs))
+        inspector = Inspector(find_cuobjdump(), read_kernel_list(path) if path else None, wanted)
     except (MatrixError, ToolMissingError, UnreadableError) as error:
         raise refusal(error) from None
     try:
         raise typer.Exit(judge(inspector, wheels, as_json, summary))
     except OSError as error:
         raise refusal(f"{error.filename} can't be written ({error.strerror}); name another.") from None
-
-
-def _split(archs: str | None) -> list[str]:
-    found = [arch.removesuffix("-real") for arch in re.split(r"[;,\s]+", archs or "") if arch]
-    for arch in found:
-        if not re.fullmatch(r"\d{2,3}[af]?", arch):
-            raise typer.BadParameter(f'"{arch}" is no architecture; expected numbers such as "80;90;100"')
-    return found

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from tools.ending import printable
+from tools.tables import table_console
 from tools.verify.expected import Kernel
 from tools.verify.inspector import Inspector, Verdict, compare
 from tools.verify.problems import Problem
+
+SHOWN = 4  # of one kind, to people
+_NAMES = re.compile(r"(?<!\S)(?!sm_)\S*[_/.\d]\S*")
 
 
 def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool, summary: Path | None = None) -> int:
@@ -34,7 +40,7 @@ def judge(inspector: Inspector, paths: Sequence[Path], json_wanted: bool, summar
     if json_wanted:
         print(json.dumps(as_json(verdicts, differences), indent=2))
     else:
-        console = Console(markup=False, highlight=False)
+        console = table_console()
         for verdict in verdicts:
             show(console, verdict)
         if not wrong:
@@ -49,25 +55,33 @@ def show(console: Console, verdict: Verdict) -> None:
     if not verdict.wheel:
         return
     if verdict.want:
-        console.print(_kernels(verdict))
+        table = _kernels(verdict)
+        needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+        console.print(table if needed <= console.width else _kernels(verdict, narrow=True))
     console.print(_summary(verdict))
 
 
-def _kernels(verdict: Verdict) -> Table:
+def _kernels(verdict: Verdict, narrow: bool = False) -> Table:
+    """``narrow`` leaves out frames and tiles and folds long names, so that no figure is squeezed away."""
     want = verdict.want
     assert want is not None
-    table = Table(title=verdict.path.name, caption="registers a thread, +bytes spilled", title_justify="left")
-    table.add_column("kernel", no_wrap=True)
-    table.add_column("tile", no_wrap=True)
+    table = Table(
+        title=verdict.path.name, caption="registers a thread, +bytes spilled", title_justify="left",
+        box=None if narrow else box.HEAVY_HEAD, padding=(0, 1, 0, 0) if narrow else (0, 1),
+    )  # fmt: skip
+    table.add_column("kernel", no_wrap=not narrow, overflow="fold")
+    if not narrow:
+        table.add_column("tile", no_wrap=True)
     for arch in want.sass:
-        table.add_column(f"sm_{arch}", justify="right")
-    table.add_column(f"PTX {want.ptx}")
+        table.add_column(f"sm_{arch}", justify="right", no_wrap=True)
+    table.add_column(f"PTX {want.ptx}", no_wrap=True)
     for kernel in want.kernels.values():
         fatbin = verdict.fatbins.get(kernel.fatbin)
         ptx = fatbin is not None and kernel.name in fatbin.ptx.get(want.ptx or "", ())
         cells = [_cell(verdict, kernel, arch) for arch in want.sass]
         tile = f"{kernel.block_m}x{kernel.block_n}, {kernel.warps} warps, {kernel.smem_bytes / 1024:g} KB"
-        table.add_row(kernel.name, tile, *cells, Text("yes") if ptx else Text("missing", "red"))
+        tiles = [] if narrow else [tile]
+        table.add_row(kernel.name, *tiles, *cells, Text("yes") if ptx else Text("missing", "red"))
     return table
 
 
@@ -101,12 +115,29 @@ def _summary(verdict: Verdict) -> Group:
 
 
 def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[str]:
-    """One line for each thing that is wrong; control characters of hostile names are spelled out."""
+    """A line for each thing that is wrong, of one kind at most SHOWN; hostile names are spelled out."""
     found = [
-        f"{verdict.path.name}: {problem.message}" for verdict in verdicts for problem in verdict.problems
+        f"{verdict.path.name}: {line}"
+        for verdict in verdicts
+        for line in _grouped([problem.message for problem in verdict.problems])
     ]
-    found += [problem.message for problem in differences]
-    return [printable(line) for line in found]
+    return [printable(line) for line in [*found, *_grouped([problem.message for problem in differences])]]
+
+
+def _grouped(messages: Sequence[str]) -> list[str]:
+    """By kind, in the order of their first: those that differ in names and numbers only are of one kind."""
+    kinds: dict[str, list[str]] = {}
+    for message in messages:
+        kinds.setdefault(_NAMES.sub("", message), []).append(message)
+    return [
+        line
+        for kind in kinds.values()
+        for line in (
+            [*kind[:SHOWN], f"{len(kind) - SHOWN} more of the kind of the line above; --json lists them all"]
+            if len(kind) > SHOWN + 1
+            else kind
+        )
+    ]
 
 
 def as_markdown(verdicts: Sequence[Verdict], wrong: Sequence[str]) -> str:
