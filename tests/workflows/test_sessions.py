@@ -7,7 +7,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import nox
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,14 +56,12 @@ def noxfile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
-    before = dict(nox.registry.get())
+    monkeypatch.setattr("nox.registry._REGISTRY", {})  # which takes a session of one name once
     spec = importlib.util.spec_from_file_location("noxfile_of_tests", ROOT / "noxfile.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    nox.registry._REGISTRY.clear()
-    nox.registry._REGISTRY.update(before)
     monkeypatch.setattr(module, "DIST", tmp_path / "dist")
     monkeypatch.setattr(module, "kernels_of", lambda built: tmp_path / "kernels of the wheel")
     monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
