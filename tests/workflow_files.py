@@ -64,7 +64,13 @@ def upstream(workflow: Workflow, job: str) -> set[str]:
 
 
 def outcome(
-    workflow: Workflow, failing: str = "", how: str = "failure", *, due: bool = True, runner: bool = False
+    workflow: Workflow,
+    failing: str = "",
+    how: str = "failure",
+    *,
+    due: bool = True,
+    runner: bool = False,
+    ref: str = "refs/heads/main",
 ) -> dict[str, str]:
     """What each job ends as, when the one named ends as ``how`` wherever it runs, else success or skipped.
 
@@ -89,19 +95,22 @@ def outcome(
             (r"needs\.due\.outputs\.due", "due"),
             (r"vars\.GPU_RUNNER", "runner"),
             (r"github\.event_name", "'schedule'"),
+            (r"github\.ref", "ref"),
         ):
             condition = re.sub(pattern, python, condition)
         known = {
             "needs": (needed := {one: result(one) for one in needs(job)}),
             "needed": list(needed.values()),
             "due": "true" if due else "false",
+            "ref": ref,
             "runner": "gpu" if runner else "",
             "success": lambda: well,
             "cancelled": lambda: False,
+            "always": lambda: True,
             "contains": lambda values, value: value in values,
         }
         runs = eval(" ".join(condition.split()), {"__builtins__": {}}, known)
-        if not runs or not (well or re.search(r"\b(success|cancelled)\(", condition)):
+        if not runs or not (well or re.search(r"\b(success|cancelled|always)\(", condition)):
             return "skipped"
         return how if name == failing else "success"
 
