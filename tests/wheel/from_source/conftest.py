@@ -105,15 +105,13 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def without_nvcc(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same, with a PATH that holds compilers, cmake and ninja but no CUDA."""
+    """The same, with a PATH of compilers (by other names than Python's own), cmake and ninja but no CUDA."""
     folder = tmp_path_factory.mktemp("bin")
     for name in (
         "cmake",
         "ninja",
         "cc",
         "c++",
-        "gcc",
-        "g++",
         "ld",
         "as",
         "ar",
