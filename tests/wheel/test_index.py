@@ -323,12 +323,20 @@ class TestRefused:
 
     def test_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         wheel = plain_wheel(self.folder / "one")
-        assert "Version 3.0 can't be yanked: the index has" in self.refused(wheel, "--yank", "3.0=x")
+        assert "The index has no version 3.0 to yank; it has" in self.refused(wheel, "--yank", "3.0=x")
+        assert "The index has no version 3.0 to unyank; it" in self.refused(wheel, "--unyank", "3.0")
+        assert "Version 2.9.0 is not yanked" in self.refused(wheel, "--unyank", "2.9.0")
         assert "'x' is no version" in self.refused(wheel, "--yank", "x=y")
         assert "--yank '2.9.0' gives no reason" in self.refused(wheel, "--yank", "2.9.0")
         assert "--url is 'ftp://x'" in self.refused(wheel, "--url", "ftp://x")
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
         assert "SOURCE_DATE_EPOCH is 'soon'" in self.refused(wheel)
+
+    @pytest.mark.parametrize("tag", ["linux_x86_64", "macosx_14_0_arm64", "manylinux_2_28_i686", "any"])
+    def test_a_platform_that_nobody_installs_from(self, tag: str) -> None:
+        """PyPI takes no linux_x86_64, which is what a build leaves that nobody repaired."""
+        wheel = plain_wheel(self.folder / "one", platform=tag)
+        assert f"{wheel} is tagged {tag}, which is no platform of ci/matrix.toml" in self.refused(wheel)
 
     def test_a_folder_that_is_no_index(self) -> None:
         wheel = plain_wheel(self.folder / "one")

@@ -24,6 +24,7 @@ from packaging.version import Version
 
 from tools.index import PROJECT, RefusedError
 from tools.reading import MOST, parse_json, read_bytes
+from tools.verify.platforms import platform_of
 from tools.verify.problems import UnreadableError
 from tools.verify.wheel import check_record, read_wheel
 
@@ -113,6 +114,11 @@ def _read_wheel(path: Path) -> Distribution:
     if content is None:
         raise UnreadableError(f"there is no {wheel.dist_info}/METADATA")
     metadata = _metadata(content, name, version)
+    if platform_of(wheel.platforms) is None:
+        raise RefusedError(
+            f"{path} is tagged {'.'.join(wheel.platforms)}, which is no platform of ci/matrix.toml; "
+            "python -m tools repair makes one of the tag that a build on Linux leaves."
+        )
     return Distribution(
         path=path,
         version=version,

@@ -56,10 +56,17 @@ def yank(entries: Sequence[Entry], reasons: Mapping[str, str | None]) -> list[En
     """With these versions yanked, or taken back where the reason is None."""
     wanted = {parse_version(text): reason for text, reason in reasons.items()}
     versions = {entry.distribution.version for entry in entries}
-    for version in wanted:
+    yanked = {entry.distribution.version for entry in entries if entry.yanked is not None}
+    for version, reason in wanted.items():
         if version not in versions:
             there = ", ".join(map(str, sorted(versions))) or "none"
-            raise RefusedError(f"Version {version} can't be yanked: the index has {there}.")
+            what = "yank" if reason else "unyank"
+            raise RefusedError(f"The index has no version {version} to {what}; it has {there}.")
+        if reason is None and version not in yanked:
+            there = ", ".join(map(str, sorted(yanked))) or "none"
+            raise RefusedError(
+                f"Version {version} is not yanked, so --unyank has nothing to do; yanked: {there}."
+            )
     return [
         replace(entry, yanked=wanted[entry.distribution.version])
         if entry.distribution.version in wanted
