@@ -316,7 +316,7 @@ def test_every_matrix_expands(workflow: Workflow) -> None:
         outputs = workflow.jobs[source[0]]["outputs"]
         assert outputs[source[1]] == f"${{{{ steps.matrix.outputs.{source[1]} }}}}"
         expanded = [entry for event in events()[workflow.name] for entry in plan(event)[source[1]]]
-        assert expanded, f"{name}: no event gives {source[1]} an entry"
+        assert expanded or "if" in job, f"{name}: no event gives {source[1]} an entry"
         for entry in expanded:
             assert used <= set(entry), (name, used - set(entry))
         if "if" not in job:
