@@ -39,6 +39,18 @@ def tensors(**named: object) -> None:
             raise TypeError(f"{name} must be a torch.Tensor, but it is {_kind(value)}.")
 
 
+def strided(**named: object) -> None:
+    """Raises TypeError unless all are tensors, RuntimeError for nested and sparse ones."""
+    tensors(**named)
+    for name, value in named.items():
+        assert isinstance(value, Tensor)
+        if value.is_nested or value.layout is not torch.strided:
+            raise RuntimeError(
+                f"{name} is {'nested' if value.is_nested else value.layout}, but flash_attn takes dense "
+                "tensors only: pack sequences of different lengths and call flash_attn_varlen_func."
+            )
+
+
 def device_of(q: Tensor) -> int:
     """The CUDA ordinal that q lives on."""
     if not q.is_cuda:
@@ -50,11 +62,15 @@ def device_of(q: Tensor) -> int:
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     """Sizes of q (batch, seqlen_q, nheads, head_dim) and of k, v (batch, seqlen_k, nheads_k, head_dim)."""
-    shape_q, shape_k = q.shape, k.shape
+    try:
+        shape_q, shape_k, shape_v = q.shape, k.shape, v.shape
+    except RuntimeError:  # a nested tensor has none
+        strided(q=q, k=k, v=v)
+        raise
     if len(shape_q) != 4 or len(shape_k) != 4:
         _rank(q, "q", 4, "(batch, seqlen_q, nheads, headdim)")
         _rank(k, "k", 4, "(batch, seqlen_k, nheads_k, headdim)")
-    if v.shape != shape_k:
+    if shape_v != shape_k:
         _unequal_values(k, v)
     batch, seqlen_q, nheads, head_dim = shape_q
     batch_k, seqlen_k, nheads_k, head_dim_k = shape_k
@@ -121,9 +137,14 @@ def attend_packed(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None) -
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> None:
     """What q, k and v of any layout must share."""
-    if v.shape != k.shape:
+    try:
+        shape_q, shape_k, shape_v = q.shape, k.shape, v.shape
+    except RuntimeError:
+        strided(q=q, k=k, v=v)
+        raise
+    if shape_v != shape_k:
         _unequal_values(k, v)
-    _alike(q, k, v, q.shape[-2], k.shape[-2], q.shape[-1], k.shape[-1])
+    _alike(q, k, v, shape_q[-2], shape_k[-2], shape_q[-1], shape_k[-1])
 
 
 def _alike(
@@ -159,6 +180,7 @@ def _alike(
 
 def contiguous_last(x: Tensor, name: str) -> None:
     if x.stride(-1) != 1 and x.shape[-1] != 1 and x.numel():
+        strided(**{name: x})
         raise RuntimeError(
             f"{name} has stride {x.stride(-1)} in its last dimension, but that must be contiguous: "
             f"call .contiguous() on it."
@@ -353,7 +375,8 @@ def packed(x: object, name: str, parts: int, rank: int) -> None:
     """A tensor that holds q, k and v, or k and v, side by side in its third last dimension."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, but it is {_kind(x)}.")
-    if x.dim() != rank or x.shape[-3] != parts:
+    if x.is_nested or x.dim() != rank or x.shape[-3] != parts:
+        strided(**{name: x})
         rows = "batch, seqlen" if rank == 5 else "total"
         raise RuntimeError(
             f"{name} has shape {tuple(x.shape)}, but it must be ({rows}, {parts}, nheads, headdim)."
@@ -362,6 +385,7 @@ def packed(x: object, name: str, parts: int, rank: int) -> None:
 
 def _rank(x: Tensor, name: str, rank: int, meaning: str) -> None:
     if x.dim() != rank:
+        strided(**{name: x})
         raise RuntimeError(f"{name} has shape {tuple(x.shape)}, but it must be {meaning}.")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..ops.triton.rotary import apply_rotary, check_rotary
+from ..ops.triton.rotary import apply_rotary, check_rotary, check_types
 
 
 def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:
@@ -25,7 +25,7 @@ def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: boo
     x is (batch, seqlen, nheads, headdim), cos and sin are (seqlen, rotary_dim / 2) or (batch, seqlen,
     rotary_dim / 2).
     """
-    _checks.tensors(x=x, cos=cos, sin=sin)
+    check_types(x=x, cos=cos, sin=sin)
     if x.dim() < 3 or cos.dim() < 2 or cos.shape != sin.shape:
         raise RuntimeError(
             f"x, cos and sin have shapes {tuple(x.shape)}, {tuple(cos.shape)} and {tuple(sin.shape)}, but "
@@ -167,7 +167,7 @@ class ApplyRotaryEmbQKV(torch.autograd.Function):
 
 
 def _query_and_key(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, Tensor]:
-    _checks.tensors(qkv=qkv)
+    check_types(qkv=qkv)
     if qkv.dim() == 5:
         if qkv.shape[2] != 3:
             raise RuntimeError(
@@ -224,7 +224,7 @@ class ApplyRotaryEmbKV(torch.autograd.Function):
     def forward(
         ctx: Any, kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, seqlen_offsets: int | Tensor
     ) -> Tensor:
-        _checks.tensors(kv=kv)
+        check_types(kv=kv)
         if kv.dim() != 5 or kv.shape[2] != 2:
             raise RuntimeError(
                 f"kv has shape {tuple(kv.shape)}, but it must be (batch, seqlen, 2, nheads, headdim)."

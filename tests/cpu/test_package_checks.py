@@ -322,3 +322,45 @@ def test_failing_driver(call: str, message: str, tmp_path: str) -> None:
         flash_attn_func(q, q, q)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def nested(*tail: int, layout: torch.layout = torch.strided) -> torch.Tensor:
+    return torch.nested.nested_tensor([tensor(4, *tail), tensor(6, *tail)], layout=layout)
+
+
+ODD: dict[str, Callable[..., torch.Tensor]] = {
+    "nested": nested,
+    "nested, jagged": lambda *tail: nested(*tail, layout=torch.jagged),
+    "sparse": lambda *tail: tensor(2, 4, *tail).fill_(1).to_sparse(),
+}
+ROWS = (int32(0, 4), int32(0, 4), 4, 4)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("kind", ODD)
+def test_layouts_that_are_not_dense(kind: str, gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, of whatever rank they are; PyTorch's own speak of internal errors."""
+    import flash_attn
+
+    monkeypatch.setattr(flash_attn.flash_attn_interface, "_require_backward", lambda *_: None)  # wants a GPU
+    for make in (lambda: ODD[kind](2, 64), lambda: ODD[kind](64), lambda: ODD[kind](3, 2, 64)):
+        x = make().requires_grad_(gradient)
+        for call in (
+            lambda x: flash_attn.flash_attn_func(x, x, x),
+            lambda x: flash_attn.flash_attn_varlen_func(x, x, x, *ROWS),
+            lambda x: flash_attn.flash_attn_qkvpacked_func(x),
+            lambda x: flash_attn.flash_attn_varlen_qkvpacked_func(x, ROWS[0], 4),
+            lambda x: flash_attn.flash_attn_kvpacked_func(x, x),
+            lambda x: flash_attn.flash_attn_varlen_kvpacked_func(x, x, *ROWS),
+            lambda x: flash_attn.flash_attn_with_kvcache(x, x, x),
+        ):
+            with pytest.raises(RuntimeError) as error:
+                call(x)
+            assert re.match(
+                r"(q|kv|qkv) is (nested|torch\.sparse_coo), but flash_attn takes dense tensors only",
+                str(error.value),
+            )
+    good = dict.fromkeys("qkv", tensor(2, 4, 2, 64))
+    for name in good:
+        with pytest.raises(RuntimeError, match=f"^{name} is .* dense tensors only"):
+            flash_attn.flash_attn_func(**good | {name: ODD[kind](2, 64)})

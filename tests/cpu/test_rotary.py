@@ -132,7 +132,7 @@ def test_bad_arguments() -> None:
         ((x[0], cos, sin), {}, "x has shape"),
         ((x, cos, sin[:5]), {}, "cos and sin have shapes"),
         ((x[..., :6], cos, sin), {}, "only 6"),
-        ((x, cos, sin.double()), {}, "don't fit"),
+        ((x, cos, sin.double()), {}, "cos is torch.float32 on cpu and sin torch.float64 on cpu, but both"),
         ((x, cos, sin, 1), {}, "make it longer"),
         ((x, cos, sin, -1), {}, "make it longer"),
         ((x, cos, sin, torch.tensor([0])), {}, "seqlen_offsets"),
@@ -166,6 +166,25 @@ def test_arguments_of_another_kind(changes: dict[str, Any], error: type[Exceptio
     given = {"x": torch.zeros(2, 8, 4, 64), "cos": torch.ones(8, 16), "sin": torch.zeros(8, 16), **changes}
     with pytest.raises(error, match=message):
         apply_rotary_emb(**given)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("name", ["x", "cos", "sin"])
+@pytest.mark.parametrize("function", [apply_rotary_emb, apply_rotary_emb_torch])
+def test_types_that_can_not_be_rotated(function: Any, name: str, dtype: torch.dtype) -> None:
+    """Integers were rotated and cut off, without a word."""
+    given = {"x": torch.zeros(2, 8, 4, 64), "cos": torch.ones(8, 16), "sin": torch.zeros(8, 16)}
+    with pytest.raises(RuntimeError, match=rf"^{name} has dtype {dtype}, but rotary embedding works in fp16"):
+        function(**given | {name: given[name].to(dtype)})
+
+
+def test_packed_types_that_can_not_be_rotated() -> None:
+    qkv = torch.zeros(2, 8, 3, 4, 64, dtype=torch.int64)
+    cos, sin = torch.ones(8, 16), torch.zeros(8, 16)
+    with pytest.raises(RuntimeError, match=r"^qkv has dtype torch\.int64"):
+        apply_rotary_emb_qkv_(qkv, cos, sin)
+    with pytest.raises(RuntimeError, match=r"^kv has dtype torch\.int64"):
+        apply_rotary_emb_kv_(qkv[:, :, :2], cos, sin)
 
 
 @pytest.mark.parametrize("heads", [-2, 0, 4, 2.0, "2"])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ... import _checks
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -60,6 +61,17 @@ def apply_rotary(
     return rotated
 
 
+def check_types(**named: Tensor) -> None:
+    """Raises TypeError or RuntimeError unless all are dense tensors of a type that can be rotated."""
+    _checks.strided(**named)
+    for name, value in named.items():
+        if value.dtype not in DTYPES:
+            raise RuntimeError(
+                f"{name} has dtype {value.dtype}, but rotary embedding works in fp16, bf16, fp32 and fp64 "
+                "only: cast it."
+            )
+
+
 def check_rotary(
     x: Tensor,
     cos: Tensor,
@@ -69,7 +81,7 @@ def check_rotary(
     max_seqlen: int | None = None,
 ) -> int:
     """The batch size. Raises TypeError or RuntimeError for what `apply_rotary` doesn't take."""
-    _checks.tensors(x=x, cos=cos, sin=sin)
+    check_types(x=x, cos=cos, sin=sin)
     if cu_seqlens is not None:
         _checks.tensors(cu_seqlens=cu_seqlens)
         if (
@@ -99,7 +111,8 @@ def check_rotary(
         )
     if cos.dtype != sin.dtype or cos.device != x.device or sin.device != x.device:
         raise RuntimeError(
-            f"cos ({cos.dtype}, {cos.device}) and sin don't fit x on {x.device}: move them there."
+            f"cos is {cos.dtype} on {cos.device} and sin {sin.dtype} on {sin.device}, but both must be of "
+            f"one dtype and on {x.device}, as x is."
         )
     if cu_seqlens is not None and max_seqlen is None:
         raise RuntimeError("max_seqlen is missing: with cu_seqlens it must be the longest sequence.")
