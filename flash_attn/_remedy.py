@@ -29,8 +29,15 @@ def quoted(word: str) -> str:
 
 def reinstall(origin: str = "", python: str = "") -> str:
     """Windows lets nobody replace a library that a program has loaded."""
-    command = f"install --force-reinstall --no-deps {quoted(origin or installed_from())}"
-    return f"close every program that uses flash_attn and run {pip(command, python)}"
+    origin = origin or installed_from()
+    command = pip(f"install --force-reinstall --no-deps {quoted(origin)}", python)
+    # Nobody knows which file it came from, and an index may have older ones only.
+    file = (
+        f" (with the wheel's file for {origin} where no index has it)"
+        if origin.startswith("flash-attn==")
+        else ""
+    )
+    return f"close every program that uses flash_attn and run{file} {command}"
 
 
 def installed_from() -> str:

@@ -31,6 +31,14 @@ def test_the_python_that_runs_is_named() -> None:
     )
 
 
+def test_an_index_need_not_have_it() -> None:
+    """As where pip's record is of another version than the files: the file it came from is not known."""
+    assert _remedy.reinstall(NAMED, "python") == (
+        f"close every program that uses flash_attn and run (with the wheel's file for {NAMED} where no index "
+        f"has it) python -m pip install --force-reinstall --no-deps {NAMED}"
+    )
+
+
 def test_where_pip_is_missing_uv_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_remedy, "find_spec", lambda name: None)
     assert _remedy.pip("uninstall flash-attn", "/venv/python") == (
