@@ -104,7 +104,7 @@ def adopt(args: argparse.Namespace) -> None:
         if manifest.get(key) != ours:
             raise ManifestError(
                 f"{folder / 'manifest.json'} has {key} {manifest.get(key)}, but this source tree has {ours}; "
-                "build the kernels from the same source."
+                "build the kernels from the same source (those of the wheel in dist/: nox -s wheel)."
             )
     kernels = json.loads(args.kernel_list.read_text(encoding="utf-8"))
     try:
