@@ -1,6 +1,5 @@
 #include "device.h"
 
-#include "kernels.h"
 #include "platform.h"
 
 #include <stdio.h>
@@ -81,7 +80,7 @@ static flash_attn_status open_device(int ordinal) {
                            "GPU %d (%s) has compute capability %d.%d, and flash-attn needs 8.0 (Ampere) or newer: use "
                            "another GPU", ordinal, info.name, info.compute_capability / 10, info.compute_capability % 10);
     }
-    Flash_device *device = calloc(1, sizeof *device + (size_t)flash_kernel_count() * sizeof(void *));
+    Flash_device *device = calloc(1, sizeof *device);
     if (!device) { return flash_error(FLASH_ATTN_CUDA_ERROR, "Out of host memory: free some and call again"); }
     flash_get_driver(&device->driver);
     device->ordinal = ordinal;

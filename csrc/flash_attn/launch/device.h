@@ -16,7 +16,6 @@ typedef struct Flash_device {
     int smem_per_block_optin;  // bytes
     int64_t l2_bytes;
     void *volatile context;    // the primary context, retained by the first launch
-    void *volatile kernels[];  // CUkernel by row of the kernel table, once it may be launched here
 } Flash_device;
 
 // An Ampere or newer GPU. Free of cost after the first success.

@@ -29,7 +29,8 @@ static const Flash_kernel kernels[] = {
 enum { kKernels = sizeof kernels / sizeof *kernels };
 _Static_assert(kKernels < SHRT_MAX, "rows are counted in 16 bits");
 
-int flash_kernel_count(void) { return kKernels; }
+// CUkernel by device and row of the table, once it may be launched there.
+static void *volatile handles[kMaxDevices][kKernels];
 
 // For every question the row that answers it, and for every row the next best one; -1: none. Made once.
 typedef struct Kernel_index {
@@ -183,7 +184,7 @@ static flash_attn_status prepare_relaxed(Flash_device *device, const Flash_kerne
 }
 
 flash_attn_status flash_load_kernel(Flash_device *device, const Flash_kernel *kernel, CUkernel *handle) {
-    void *volatile *shared = &device->kernels[kernel - kernels];
+    void *volatile *shared = &handles[device->ordinal][kernel - kernels];
     *handle = flash_load_pointer(shared);
     if (*handle) { return FLASH_ATTN_OK; }
     flash_attn_status status = FLASH_ATTN_OK;

@@ -27,8 +27,6 @@ typedef struct Flash_kernel {
     int smem_bytes;
 } Flash_kernel;
 
-int flash_kernel_count(void);
-
 // The tiles that can answer a call come in this order: smallest head dimension first, then as kernels.json lists them.
 // flash_first_kernel gives the first, flash_next_kernel the one after; NULL: there is none.
 const Flash_kernel *flash_first_kernel(Flash_family family, Flash_variant variant, int dtype, int head_dim);
