@@ -33,22 +33,23 @@ class Sizes(NamedTuple):
 
 
 def tensors(**named: object) -> None:
-    """Raises TypeError unless all are tensors."""
+    """Raises TypeError unless all are tensors, RuntimeError for nested and sparse ones."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, but it is {_kind(value)}.")
-
-
-def strided(**named: object) -> None:
-    """Raises TypeError unless all are tensors, RuntimeError for nested and sparse ones."""
-    tensors(**named)
-    for name, value in named.items():
-        assert isinstance(value, Tensor)
         if value.is_nested or value.layout is not torch.strided:
             raise RuntimeError(
                 f"{name} is {'nested' if value.is_nested else value.layout}, but flash_attn takes dense "
-                "tensors only: pack sequences of different lengths and call flash_attn_varlen_func."
+                f"tensors only: {_made_dense(value, name)}."
             )
+
+
+def _made_dense(value: Tensor, name: str) -> str:
+    if not value.is_nested:
+        return "call .to_dense() on it"
+    if name in ("q", "k", "v", "kv", "qkv"):
+        return "pack sequences of different lengths and call flash_attn_varlen_func"
+    return "call .to_padded_tensor(0) on it"
 
 
 def device_of(q: Tensor) -> int:
@@ -65,7 +66,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     try:
         shape_q, shape_k, shape_v = q.shape, k.shape, v.shape
     except RuntimeError:  # a nested tensor has none
-        strided(q=q, k=k, v=v)
+        tensors(q=q, k=k, v=v)
         raise
     if len(shape_q) != 4 or len(shape_k) != 4:
         _rank(q, "q", 4, "(batch, seqlen_q, nheads, headdim)")
@@ -140,7 +141,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> None:
     try:
         shape_q, shape_k, shape_v = q.shape, k.shape, v.shape
     except RuntimeError:
-        strided(q=q, k=k, v=v)
+        tensors(q=q, k=k, v=v)
         raise
     if shape_v != shape_k:
         _unequal_values(k, v)
@@ -180,7 +181,7 @@ def _alike(
 
 def contiguous_last(x: Tensor, name: str) -> None:
     if x.stride(-1) != 1 and x.shape[-1] != 1 and x.numel():
-        strided(**{name: x})
+        tensors(**{name: x})
         raise RuntimeError(
             f"{name} has stride {x.stride(-1)} in its last dimension, but that must be contiguous: "
             f"call .contiguous() on it."
@@ -376,7 +377,7 @@ def packed(x: object, name: str, parts: int, rank: int) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, but it is {_kind(x)}.")
     if x.is_nested or x.dim() != rank or x.shape[-3] != parts:
-        strided(**{name: x})
+        tensors(**{name: x})
         rows = "batch, seqlen" if rank == 5 else "total"
         raise RuntimeError(
             f"{name} has shape {tuple(x.shape)}, but it must be ({rows}, {parts}, nheads, headdim)."
@@ -385,7 +386,7 @@ def packed(x: object, name: str, parts: int, rank: int) -> None:
 
 def _rank(x: Tensor, name: str, rank: int, meaning: str) -> None:
     if x.dim() != rank:
-        strided(**{name: x})
+        tensors(**{name: x})
         raise RuntimeError(f"{name} has shape {tuple(x.shape)}, but it must be {meaning}.")
 
 

@@ -43,7 +43,7 @@ def _scale(q: Tensor, softmax_scale: float | None) -> float:
     if softmax_scale is not None:
         return softmax_scale
     if q.is_nested:
-        _checks.strided(q=q)
+        _checks.tensors(q=q)
     return q.shape[-1] ** -0.5 if q.shape[-1] else 1.0  # the checks refuse 0
 
 
@@ -152,7 +152,7 @@ def flash_attn_func(
         )
         return (out, softmax_lse, s_dmask) if return_attn_probs else out
     if not direct:
-        _checks.strided(q=q, k=k, v=v)
+        _checks.tensors(q=q, k=k, v=v)
     _require_backward(direct, q, k, v)
     options = _options(
         direct, q, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
@@ -254,7 +254,7 @@ def flash_attn_varlen_func(
         )  # fmt: skip
         return (out, softmax_lse, s_dmask) if return_attn_probs else out
     if not direct:
-        _checks.strided(q=q, k=k, v=v)
+        _checks.tensors(q=q, k=k, v=v)
     if block_table is not None and _dispatch.needs_gradient(q, k, v):
         raise RuntimeError("There are no gradients with a block_table: call it under torch.no_grad().")
     _require_backward(direct, q, k, v)
@@ -381,7 +381,7 @@ def flash_attn_with_kvcache(
             num_splits,
         )  # fmt: skip
     else:
-        _checks.strided(q=q, k_cache=k_cache, v_cache=v_cache)
+        _checks.tensors(q=q, k_cache=k_cache, v_cache=v_cache)
         by_tensor = isinstance(cache_seqlens, Tensor)
         with torch.no_grad():
             out, softmax_lse = torch.ops.flash_attn._flash_attn_with_kvcache(

@@ -357,6 +357,7 @@ class RotaryEmbedding(torch.nn.Module):
         Returns:
             qkv, or q and kv.
         """
+        check_types(qkv=qkv)
         seqlen = qkv.shape[1]
         if max_seqlen is not None:
             self._update_cos_sin_cache(max_seqlen, device=qkv.device, dtype=qkv.dtype)

@@ -341,6 +341,9 @@ ROWS = (int32(0, 4), int32(0, 4), 4, 4)
 def test_layouts_that_are_not_dense(kind: str, gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence, of whatever rank they are; PyTorch's own speak of internal errors."""
     import flash_attn
+    import flash_attn.layers.rotary
+    import flash_attn_2_cuda
+    from flash_attn import bert_padding
 
     monkeypatch.setattr(flash_attn.flash_attn_interface, "_require_backward", lambda *_: None)  # wants a GPU
     for make in (lambda: ODD[kind](2, 64), lambda: ODD[kind](64), lambda: ODD[kind](3, 2, 64)):
@@ -360,7 +363,30 @@ def test_layouts_that_are_not_dense(kind: str, gradient: bool, monkeypatch: pyte
                 r"(q|kv|qkv) is (nested|torch\.sparse_coo), but flash_attn takes dense tensors only",
                 str(error.value),
             )
-    good = dict.fromkeys("qkv", tensor(2, 4, 2, 64))
+    q = tensor(2, 4, 2, 64)
+    good = dict.fromkeys("qkv", q)
     for name in good:
         with pytest.raises(RuntimeError, match=f"^{name} is .* dense tensors only"):
             flash_attn.flash_attn_func(**good | {name: ODD[kind](2, 64)})
+    rows, table, odd = tensor(8, 16), tensor(4, 16), ODD[kind](2, 64)
+    rotary = flash_attn.layers.rotary
+    for call in (
+        lambda: flash_attn.flash_attn_interface._flash_attn_forward(
+            odd, q, q, 0.0, 1.0, False, -1, -1, 0.0, None, False
+        ),
+        lambda: flash_attn_2_cuda.fwd(odd, q, q, None, None, 0.0, 1.0, False, -1, -1, 0.0, False, None),
+        lambda: flash_attn.flash_attn_with_kvcache(q, q, q, k=odd, v=odd, cache_seqlens=0),
+        lambda: flash_attn.flash_attn_with_kvcache(q, q, q, rotary_cos=odd, rotary_sin=odd),
+        lambda: rotary.apply_rotary_emb(odd, table, table),
+        lambda: rotary.apply_rotary_emb(q, odd, odd),
+        lambda: rotary.apply_rotary_emb(q, table, table, seqlen_offsets=odd),
+        lambda: rotary.RotaryEmbedding(32)(odd),
+        lambda: bert_padding.unpad_input(odd, torch.ones(2, 4, dtype=torch.bool)),
+        lambda: bert_padding.pad_input(odd, torch.arange(2), 1, 4),
+        lambda: bert_padding.index_first_axis(odd, torch.arange(2)),
+        lambda: bert_padding.index_put_first_axis(rows, odd, 8),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"^\w+ is .*, but flash_attn takes dense tensors only: [^\n]*\.$"
+        ):
+            call()

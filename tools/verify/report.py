@@ -115,7 +115,7 @@ def _summary(verdict: Verdict) -> Group:
 
 
 def lines(verdicts: Sequence[Verdict], differences: Sequence[Problem]) -> list[str]:
-    """A line for each thing that is wrong, of one kind at most SHOWN; hostile names are spelled out."""
+    """A line for each thing that is wrong, SHOWN of one kind and a count; hostile names are spelled out."""
     found = [
         f"{verdict.path.name}: {line}"
         for verdict in verdicts

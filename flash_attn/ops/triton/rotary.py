@@ -63,7 +63,7 @@ def apply_rotary(
 
 def check_types(**named: Tensor) -> None:
     """Raises TypeError or RuntimeError unless all are dense tensors of a type that can be rotated."""
-    _checks.strided(**named)
+    _checks.tensors(**named)
     for name, value in named.items():
         if value.dtype not in DTYPES:
             raise RuntimeError(
@@ -118,7 +118,9 @@ def check_rotary(
         raise RuntimeError("max_seqlen is missing: with cu_seqlens it must be the longest sequence.")
     if cu_seqlens is not None:
         _checks.whole(max_seqlen, "max_seqlen")
-    if not isinstance(seqlen_offsets, Tensor):
+    if isinstance(seqlen_offsets, Tensor):
+        _checks.tensors(seqlen_offsets=seqlen_offsets)
+    else:
         _checks.whole(seqlen_offsets, "seqlen_offsets")
     batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     seqlen = x.shape[1] if cu_seqlens is None else max_seqlen
