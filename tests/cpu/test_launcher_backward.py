@@ -122,7 +122,7 @@ def test_modified_scores(tmp_path: str) -> None:
         "flash_bwd_hdim64_bf16",
     ]
     problem = mock.launches[4].decode().problem
-    assert (problem.keep_threshold, problem.keep_scale, problem.rng_state_ptr) == (127, 2.0, at.RNG)
+    assert (problem.drop_flip, problem.keep_scale, problem.rng_state_ptr) == (0xFFFFFFFF, 2.0, at.RNG)
     problem = mock.launches[7].decode().problem
     assert (problem.window_left, problem.window_right, problem.alibi_slopes_ptr) == (5, 0, at.ALIBI)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def test_every_field_of_a_plain_call(tmp_path: str) -> None:
     assert (problem.window_left, problem.window_right) == (at.UNLIMITED, at.UNLIMITED)
     assert problem.softmax_scale == rounded(72**-0.5)
     assert problem.scale_log2 == pytest.approx(72**-0.5 * LOG2_E, rel=1e-6)
-    assert (problem.tanh_scale, problem.keep_scale, problem.keep_threshold) == (0, 1, 255)
+    assert (problem.tanh_scale, problem.keep_scale) == (0, 1)
+    assert (problem.drop_up_to, problem.drop_flip) == (0xFFFFFFFF, 0xFFFFFFFF)  # NaN: nothing is dropped
     assert (problem.alibi_slopes_ptr, problem.alibi_batch_stride) == (at.ALIBI, 6)
     assert (problem.rng_state_ptr, problem.cu_seqlens_q_ptr, problem.cu_seqlens_k_ptr) == (0, 0, 0)
 
@@ -112,6 +114,19 @@ def test_softcap(tmp_path: str) -> None:
 
 
 @isolated
+def test_dropout_drops_the_share_it_is_asked_for(tmp_path: str) -> None:
+    mock, launcher = start(tmp_path)
+    everything = struct.unpack("<65536e", struct.pack("<65536H", *range(65536)))
+    for p in (1e-9, *(1 - (kept - 0.5) / 255 for kept in (*range(1, 256, 11), *range(124, 134), 254, 255))):
+        _, params = last(mock, launcher, fwd_args(dropout_p=p, rng_state=at.RNG))
+        kept = math.floor(rounded(rounded(1 - rounded(p)) * 255)) + 1
+        low, high = struct.unpack("<2e", struct.pack("<I", params.problem.drop_up_to))
+        assert low == high or (math.isnan(low) and math.isnan(high))
+        found = sum(bits <= low for bits in everything)  # as the kernels compare them; never a NaN
+        assert found == {0xFFFFFFFF: 256 - kept, 0: kept}[params.problem.drop_flip] * 256, f"dropout_p={p}"
+
+
+@isolated
 def test_dropout(tmp_path: str) -> None:
     mock, launcher = start(tmp_path)
     for p in (0.1, 0.2, 0.5, 0.9, 1e-6, 0.999):
@@ -119,7 +134,6 @@ def test_dropout(tmp_path: str) -> None:
         launch, params = last(mock, launcher, args)
         keep = rounded(1 - rounded(p))
         assert launch.kernel == "flash_fwd_hdim64_bf16_dropout"
-        assert params.problem.keep_threshold == math.floor(rounded(keep * 255))
         assert params.problem.keep_scale == rounded(1 / keep)
         assert (params.problem.rng_state_ptr, params.s_dmask_ptr) == (at.RNG, at.S_DMASK)
 

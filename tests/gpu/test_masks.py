@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -150,6 +151,21 @@ def test_dropout_masks_are_apart() -> None:
     assert correlation.abs().max() < 0.03
     assert (keep.mean(dim=(0, 1, 2)) - 0.5).abs().max() < 0.03
     assert (keep.mean(dim=(0, 1, 3)) - 0.5).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("dropout_p", [0.004, 0.02, 0.1, 0.3, 0.49, 0.51, 0.75, 0.97, 0.999])
+def test_dropout_is_exact_and_independent(dropout_p: float) -> None:
+    """The promised share stays, in each place that an element has in a word of random bits, independently."""
+    q = torch.zeros(4, 1024, 8, 64, dtype=torch.float16, device="cuda")
+    _, _, s_dmask = flash_attn_func(q, q, q, dropout_p, return_attn_probs=True)
+    share = (math.floor((1 - dropout_p) * 255) + 1) / 256
+    places = kept(s_dmask, 1024, 1024).reshape(32, 64, 2, 8, 512, 2).permute(2, 5, 0, 1, 3, 4).reshape(4, -1)
+    places = places.double() - share  # rows 8 apart and neighbouring keys
+    sigma = math.sqrt(share * (1 - share) / places.shape[1])
+    assert places.mean(dim=1).abs().max() <= 5 * sigma
+    agreement = (places @ places.T) / places.shape[1]
+    agreement.fill_diagonal_(0)
+    assert agreement.abs().max() <= 5 * share * (1 - share) / math.sqrt(places.shape[1])
 
 
 @needs("flash_bwd")

@@ -149,6 +149,14 @@ flash_attn_status flash_check_problem_addresses(const flash_attn_problem *proble
 
 static int32_t window_side(int32_t side) { return side < 0 || side > FLASH_UNLIMITED ? FLASH_UNLIMITED : side; }
 
+// The largest fp16, twice, for which `share` in 256 of all fp16 are at most as large, in the order -inf, ..., -0 = 0, ...; a
+// NaN for none. Good for up to half of them: among the rest are the NaNs.
+static uint32_t fp16_up_to(int32_t share) {
+    if (share == 0) { return 0xffffffffu; }
+    const int32_t count = share * 256, negatives = 0x7c00;  // with -inf and without -0
+    return (uint32_t)(count <= negatives ? 0xfc01 - count : count - negatives - 2) * 0x10001u;
+}
+
 void flash_fill_problem(const flash_attn_problem *from, Flash_problem *to) {
     *to = (Flash_problem){
         .cu_seqlens_q_ptr = from->cu_seqlens_q,
@@ -172,7 +180,8 @@ void flash_fill_problem(const flash_attn_problem *from, Flash_problem *to) {
         .softmax_scale = from->softmax_scale,
         .scale_log2 = (float)((double)from->softmax_scale * kLog2E),
         .keep_scale = 1.f,
-        .keep_threshold = 255,
+        .drop_up_to = fp16_up_to(0),
+        .drop_flip = 0xffffffffu,
     };
     if (from->softcap > 0.f) {
         to->tanh_scale = from->softmax_scale / from->softcap;
@@ -181,7 +190,10 @@ void flash_fill_problem(const flash_attn_problem *from, Flash_problem *to) {
     if (from->dropout_p > 0.f) {
         const float keep = 1.f - from->dropout_p;
         to->keep_scale = 1.f / keep;
-        to->keep_threshold = (int32_t)(keep * 255.f);
+        // Random bits are searched for what is rarer, what they keep or what they drop.
+        const int32_t kept = (int32_t)(keep * 255.f) + 1;  // in 256
+        to->drop_up_to = fp16_up_to(kept < 128 ? kept : 256 - kept);
+        to->drop_flip = kept < 128 ? 0 : 0xffffffffu;
     }
 }
 

@@ -39,11 +39,14 @@ __forceinline__ __device__ constexpr uint32_t round_key(uint32_t key, int i, int
     return key + (i == 0 ? 0x9E3779B9u : 0xBB67AE85u) * round;
 }
 
-// 0xffff in each half whose byte is at most the threshold's. Bytes compare like the subnormal fp16 that they are.
-__forceinline__ __device__ uint32_t keep_mask(uint32_t bytes, uint32_t threshold) {
-    uint32_t mask;
-    asm("set.le.u32.f16x2 %0, %1, %2;\n" : "=r"(mask) : "r"(bytes), "r"(threshold));
-    return mask;
+// Which halves of a packed pair of P stay: bytes 0 and 2 of a word of random bits decide, or 1 and 3. A half of the word is
+// compared as the fp16 that it is, with the byte in question on top: then no mask has to come first, and the other byte
+// decides nothing but ties. flash_fill_problem of the launcher chooses what it is compared with.
+__forceinline__ __device__ uint32_t keep_pair(const Flash_problem &problem, uint32_t word, int pair) {
+    uint32_t found;
+    asm("set.le.u32.f16x2 %0, %1, %2;\n"
+        : "=r"(found) : "r"(pair == 0 ? __byte_perm(word, 0, 0x2301) : word), "r"(problem.drop_up_to));
+    return found ^ problem.drop_flip;
 }
 
 // What seed, offset and head make: the counter of block (0, 0).
@@ -60,7 +63,7 @@ __forceinline__ __device__ constexpr uint32_t dropout_key(int i, int round) {
 }
 constexpr int kDropoutRounds = 7;
 
-// The 16 bytes of lane `lane` in the block of 16 query rows and 32 keys: byte 4 * (key / 8) + 2 * (row / 8) + key % 2
+// The 16 bytes of lane `lane` in the block of 16 query rows and 32 keys: byte 4 * (key / 8) + 2 * (key % 2) + row / 8
 // is that of row row / 8 * 8 + lane / 4 and key key / 8 * 8 + lane % 4 * 2 + key % 2.
 __forceinline__ __device__ Philox_state dropout_bytes(Philox_state stream, int row_block, int key_block, int lane) {
     return philox<0, kDropoutRounds>(
@@ -106,10 +109,5 @@ struct Dropout_tile {
             {{b.high ^ row.z, b.low, a.high ^ column.product.low ^ dropout_key(1, 2), a.low}}, dropout_key);
     }
 };
-
-// For bytes 0 and 1, or 2 and 3, of a word: which halves of a packed pair stay.
-__forceinline__ __device__ uint32_t keep_pair(uint32_t word, int pair, int threshold) {
-    return keep_mask(__byte_perm(word, 0, pair == 0 ? 0x4140 : 0x4342), threshold * 0x10001u);
-}
 
 }  // namespace flash

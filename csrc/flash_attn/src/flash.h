@@ -49,10 +49,11 @@ typedef struct Flash_problem {
                                  // softcap * log2(e) with softcap
     float tanh_scale;            // softmax_scale / softcap; 0: no softcap
     float keep_scale;            // 1 / (1 - dropout probability)
-    int32_t keep_threshold;      // a random byte up to this keeps its element; 255: no dropout
+    uint32_t drop_up_to;         // fp16 twice: random bits that are at most this drop their element; a NaN: nothing is dropped
+    uint32_t drop_flip;          // all ones; 0: they keep it instead, and all others are dropped
 } Flash_problem;
 
-FLASH_SAME_LAYOUT(sizeof(Flash_problem) == 120);
+FLASH_SAME_LAYOUT(sizeof(Flash_problem) == 128);
 FLASH_SAME_LAYOUT(offsetof(Flash_problem, batch) == 56);
 
 // Families flash_fwd and flash_fwd_splitkv.
@@ -84,9 +85,9 @@ typedef struct Flash_fwd_params {
     int32_t num_splits;
 } Flash_fwd_params;
 
-FLASH_SAME_LAYOUT(sizeof(Flash_fwd_params) == 344);
-FLASH_SAME_LAYOUT(offsetof(Flash_fwd_params, q) == 168);
-FLASH_SAME_LAYOUT(offsetof(Flash_fwd_params, num_m_blocks) == 280);
+FLASH_SAME_LAYOUT(sizeof(Flash_fwd_params) == 352);
+FLASH_SAME_LAYOUT(offsetof(Flash_fwd_params, q) == 176);
+FLASH_SAME_LAYOUT(offsetof(Flash_fwd_params, num_m_blocks) == 288);
 
 // Family flash_fwd_splitkv, stage append: writes new keys and values into a cache and rotates q and the new keys.
 typedef struct Flash_append_params {
@@ -164,6 +165,6 @@ typedef struct Flash_bwd_params {
     int32_t reserved;
 } Flash_bwd_params;
 
-FLASH_SAME_LAYOUT(sizeof(Flash_bwd_params) == 464);
-FLASH_SAME_LAYOUT(offsetof(Flash_bwd_params, q) == 224);
-FLASH_SAME_LAYOUT(offsetof(Flash_bwd_params, num_m_blocks) == 448);
+FLASH_SAME_LAYOUT(sizeof(Flash_bwd_params) == 472);
+FLASH_SAME_LAYOUT(offsetof(Flash_bwd_params, q) == 232);
+FLASH_SAME_LAYOUT(offsetof(Flash_bwd_params, num_m_blocks) == 456);

@@ -167,7 +167,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
             if (!Is_modified && problem.alibi_slopes_ptr != 0) { apply_alibi<true>(acc_s, slope, diagonal); }
             if (is_masked) { apply_mask_transposed(acc_s, stored.get_window(), row, key); }
 
-            const bool drops = Is_modified && problem.keep_threshold < 255;
+            const bool drops = Is_modified && problem.keep_scale != 1.f;
             Philox_state stream;
             if (drops) { stream = dropout_stream(problem, sequence.batch, head); }
             const float *const lse = reinterpret_cast<const float *>(q_tile + 2 * Traits::kSmemQ) + warp_query +
@@ -197,7 +197,7 @@ __forceinline__ __device__ void compute_dq_dk_dv_1colblock(const Flash_bwd_param
                             const int eight_keys = (first_key + mi * 16) / 8 % 4 + half;
                             const uint32_t word = eight_keys < 2 ? (eight_keys == 0 ? random.x[0] : random.x[1])
                                                                  : (eight_keys == 2 ? random.x[2] : random.x[3]);
-                            const uint32_t keep = movmatrix_trans(keep_pair(word, ni % 2, problem.keep_threshold));
+                            const uint32_t keep = movmatrix_trans(keep_pair(problem, word, ni % 2));
                             packed &= keep;
                             dp0 = keep & 0xffffu ? dp0 * problem.keep_scale : 0.f;
                             dp1 = keep >> 16 ? dp1 * problem.keep_scale : 0.f;

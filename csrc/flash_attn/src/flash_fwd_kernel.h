@@ -85,7 +85,7 @@ __forceinline__ __device__ void write_s_dmask(const Flash_fwd_params &params, co
                 const float max = softmax.row_max[r] == -INFINITY ? 0.f : softmax.row_max[r];
                 scale_apply_exp2(x[r % 2 * 2], x[r % 2 * 2 + 1], softmax.scale_log2, max, max);
                 const Philox_state random = dropout.bytes(warp_row / 16 + r / 2, column);
-                const uint32_t keep = keep_pair(random.x[ni % 4], r % 2, problem.keep_threshold);
+                const uint32_t keep = keep_pair(problem, random.x[ni % 4], r % 2);
                 *reinterpret_cast<uint32_t *>(s_dmask + (r / 2 * 16 + r % 2 * 8) * keys + key + ni * 8) =
                     pack<Element>(x[r % 2 * 2], x[r % 2 * 2 + 1]) | (~keep & 0x80008000u);
             }
@@ -200,7 +200,7 @@ __forceinline__ __device__ void compute_attn_1rowblock(const Flash_fwd_params &p
                     for (int mi = 0; mi < kMTiles; ++mi) {
                         #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            p[mi][i] &= keep_pair(random[mi].x[step % 2 * 2 + i / 2], i % 2, problem.keep_threshold);
+                            p[mi][i] &= keep_pair(problem, random[mi].x[step % 2 * 2 + i / 2], i % 2);
                         }
                     }
                 };
