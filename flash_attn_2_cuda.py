@@ -6,6 +6,8 @@ caches) are written in place. gen is a torch.Generator on the device, or None fo
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -71,6 +73,10 @@ def varlen_fwd(
     return list(_ops.four_tensors(result, q))
 
 
+def _list_of_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> list[Tensor]:
+    return list(cast("tuple[Tensor, ...]", gradients))  # softmax_d is there unless it is declined
+
+
 def bwd(
     dout: Tensor,
     q: Tensor,
@@ -94,7 +100,7 @@ def bwd(
 ) -> list[Tensor]:
     """Returns [dq, dk, dv, softmax_d]. gen is not used: the backward takes the forward's rng_state."""
     _checks.tensors(q=q, k=k, v=v)
-    return list(
+    return _list_of_four(
         _backward.dense(
             dout,
             q,
@@ -146,7 +152,7 @@ def varlen_bwd(
 ) -> list[Tensor]:
     """Returns [dq, dk, dv, softmax_d]."""
     _checks.tensors(q=q, k=k, v=v)
-    return list(
+    return _list_of_four(
         _backward.varlen(
             dout,
             q,

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import flash_attn_2_cuda
 from flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
 from . import workloads
@@ -203,7 +204,27 @@ def host(dtype: torch.dtype) -> list[Row]:
                 {"call": name, "ours_us": host_seconds(both(ours)) * 1e6}
                 | {"torch_us": host_seconds(both(torchs)) * 1e6}
             )
+    with torch.no_grad():
+        seconds = [host_seconds(lambda: work(q, k, v, dout)) for work in (_our_operators, _torch_operators)]
+    ours_us, torch_us = (x * 1e6 for x in seconds)
+    rows.append({"call": "forward and backward, no autograd", "ours_us": ours_us, "torch_us": torch_us})
     return rows
+
+
+def _our_operators(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> None:
+    options = (None, 0.0, q.shape[-1] ** -0.5, False, -1, -1, 0.0)
+    out, softmax_lse, _, _ = flash_attn_2_cuda.fwd(q, k, v, None, *options, False, None)
+    flash_attn_2_cuda.bwd(dout, q, k, v, out, softmax_lse, None, None, None, *options, False, None, None)
+
+
+def _torch_operators(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> None:
+    q, k, v, dout = (x.transpose(1, 2) for x in (q, k, v, dout))
+    aten = torch.ops.aten
+    out, softmax_lse, *rest, _ = aten._scaled_dot_product_flash_attention(q, k, v)
+    cum_q, cum_k, max_q, max_k, seed, offset = rest
+    aten._scaled_dot_product_flash_attention_backward(
+        dout, q, k, v, out, softmax_lse, cum_q, cum_k, max_q, max_k, 0.0, False, seed, offset
+    )
 
 
 SECTIONS: dict[str, Callable[[torch.dtype], list[Row]]] = {
